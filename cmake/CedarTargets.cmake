@@ -1,0 +1,48 @@
+# One place for the compiler's settings and for what a room is.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_INTERPROCEDURAL_OPTIMIZATION OFF)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo)
+endif()
+# -g1 keeps line tables and back traces at a fifth of the link time and object size of -g.
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
+# Beast and CAF translation units need 1-2 GB each: at most two of them at a time.
+set_property(GLOBAL PROPERTY JOB_POOLS heavy=2)
+
+find_package(Threads REQUIRED)
+
+add_library(cedar_flags INTERFACE)
+target_include_directories(cedar_flags INTERFACE ${CMAKE_SOURCE_DIR})
+# x86-64-v2 is the floor for every file; faster paths are separate files chosen at run time.
+# No contraction: a row's result may not depend on how a loop was vectorised.
+target_compile_options(cedar_flags INTERFACE
+  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wold-style-cast -Wno-missing-field-initializers
+  -ffp-contract=off
+  $<$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},x86_64>:-march=x86-64-v2>
+  $<$<BOOL:${CEDAR_WERROR}>:-Werror>)
+if(CEDAR_SANITIZE)
+  target_compile_options(cedar_flags INTERFACE -fsanitize=${CEDAR_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all -fno-sanitize=null)
+  target_link_options(cedar_flags INTERFACE -fsanitize=${CEDAR_SANITIZE})
+endif()
+target_link_libraries(cedar_flags INTERFACE Threads::Threads)
+
+# cedar_room(name SOURCES ... USES ...): the static library cedar_<name>, with cedar::<name> as alias.
+function(cedar_room name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;USES;PRIVATE_USES" ${ARGN})
+  add_library(cedar_${name} STATIC ${ARG_SOURCES})
+  add_library(cedar::${name} ALIAS cedar_${name})
+  target_link_libraries(cedar_${name} PUBLIC cedar_flags ${ARG_USES} PRIVATE ${ARG_PRIVATE_USES})
+endfunction()

@@ -1,0 +1,42 @@
+#include "core/buffer.h"
+
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "core/units.h"
+
+namespace cedar {
+
+void Buffer::Deleter::operator()(std::byte* p) const {
+  ::operator delete(p, std::align_val_t(kAlignment));
+}
+
+Result<Buffer> Buffer::allocate(Device device, int64_t bytes) {
+  if (device.kind != DeviceKind::cpu) {
+    return make_error(Errc::unsupported, "this build has no " + to_string(device) + " memory");
+  }
+  if (bytes < 0) {
+    return make_error(Errc::invalid_argument, "buffer bytes: " + std::to_string(bytes));
+  }
+  Buffer buffer;
+  const auto padded = static_cast<size_t>(align_up(bytes > 0 ? bytes : 1, kAlignment));
+  auto* p =
+      static_cast<std::byte*>(::operator new(padded, std::align_val_t(kAlignment), std::nothrow));
+  if (p == nullptr) {
+    return make_error(Errc::out_of_memory,
+                      "cannot allocate " + std::to_string(bytes) + " bytes on " + to_string(device));
+  }
+  buffer.data_ = std::unique_ptr<std::byte, Deleter>(p, Deleter{device});
+  buffer.bytes_ = bytes;
+  buffer.device_ = device;
+  return buffer;
+}
+
+Result<Buffer> Buffer::zeroed(Device device, int64_t bytes) {
+  CEDAR_TRY(Buffer buffer, allocate(device, bytes));
+  if (bytes > 0) std::memset(buffer.data(), 0, static_cast<size_t>(bytes));
+  return buffer;
+}
+
+}  // namespace cedar

@@ -1,0 +1,51 @@
+#pragma once
+// Move-only owner of bytes on one device.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "core/device.h"
+#include "core/result.h"
+
+namespace cedar {
+
+class Buffer {
+ public:
+  static constexpr int64_t kAlignment = 64;
+
+  Buffer() = default;
+  Buffer(Buffer&&) noexcept = default;
+  Buffer& operator=(Buffer&&) noexcept = default;
+
+  /// Uninitialised, 64-byte aligned. Errors: out_of_memory naming the size, unsupported for a device
+  /// this binary was built without.
+  static Result<Buffer> allocate(Device device, int64_t bytes);
+  /// The same, filled with zero bytes.
+  static Result<Buffer> zeroed(Device device, int64_t bytes);
+
+  std::byte* data() { return data_.get(); }
+  const std::byte* data() const { return data_.get(); }
+  template <class T>
+  T* as() {
+    return reinterpret_cast<T*>(data_.get());
+  }
+  template <class T>
+  const T* as() const {
+    return reinterpret_cast<const T*>(data_.get());
+  }
+  int64_t bytes() const { return bytes_; }
+  Device device() const { return device_; }
+
+ private:
+  struct Deleter {
+    Device device;
+    void operator()(std::byte* p) const;
+  };
+  std::unique_ptr<std::byte, Deleter> data_{nullptr, Deleter{}};
+  int64_t bytes_ = 0;
+  Device device_;
+};
+
+}  // namespace cedar

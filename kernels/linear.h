@@ -1,0 +1,29 @@
+#pragma once
+// y = x * W^T (spec/model.md 2.4), accumulated in fp32.
+//   fp8_block32 / fp4_group32: x as Q8 codes; per group of 32 inputs the exact products are summed in fp32,
+//     scaled by both scales and added, groups in increasing order.
+//   bf16: bf16 operands. f32: weights f32, x bf16 widened.
+// A row's result depends on that row alone: neither on `rows` nor on its neighbours.
+
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "core/float_formats.h"
+#include "kernels/quantize.h"
+#include "kernels/weights.h"
+
+namespace cedar::kernels {
+
+struct LinearParams {
+  const PackedWeight* weight = nullptr;  // [out, in]
+  const Bf16* x = nullptr;               // [rows, x_stride]; formats bf16 and f32
+  int64_t x_stride = 0;                  // in elements
+  Q8Rows xq;                             // [rows, in] dense; formats fp8_block32 and fp4_group32
+  void* y = nullptr;                     // [rows, y_stride]
+  int64_t y_stride = 0;                  // in elements
+  DType y_dtype = DType::bf16;           // bf16: rounded once; f32: the accumulator itself
+  int64_t rows = 0;
+};
+Status linear(KernelContext& ctx, const LinearParams& p);
+
+}  // namespace cedar::kernels

@@ -1,0 +1,118 @@
+#pragma once
+// Tensor names to the weights of a role, every expected tensor exactly once and none left over
+// (spec/checkpoint.md sections 4 and 5).
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/tensor_view.h"
+#include "model/layer_plan.h"
+#include "model/model_config.h"
+#include "model/safetensors.h"
+
+namespace cedar::model {
+
+/// A linear with block scales: FP8 (scale per 32x32), FP4 (scale per row and 32) or plain bf16/f32 (no scale).
+struct LinearTensors {
+  TensorView weight;
+  TensorView scale;  // empty for bf16 and f32
+};
+
+struct ExpertTensors {
+  LinearTensors w1, w2, w3;
+};
+
+struct HcTensors {
+  TensorView fn, base, scale;
+};
+
+struct CompressorTensors {
+  TensorView wkv;    // bf16 [head_dim, hidden]
+  TensorView wgate;  // bf16, ratio > 1 only
+  TensorView norm;
+};
+
+struct IndexerTensors {
+  // KV sources
+  TensorView wk, k_norm;
+  // index sources
+  LinearTensors wq_b;
+  TensorView weights_proj;
+};
+
+struct EngramTensors {
+  TensorView embed_weight;  // E4M3 [rows, dim]
+  TensorView embed_scale;   // E8M0 [rows, dim / 32]
+  LinearTensors wkv;
+  TensorView q_weight, k_weight;
+};
+
+/// One transformer layer, of the backbone or of the drafter. Views into the mapped files.
+struct LayerTensors {
+  LinearTensors wq_a, wq_b, wkv, wo_a, wo_b;
+  TensorView q_norm, kv_norm, attn_sink;
+  TensorView attn_norm, ffn_norm;
+  HcTensors hc_attn, hc_ffn;
+  TensorView gate_weight, gate_bias, gate_bias_vl;
+  ExpertTensors shared;
+  std::vector<ExpertTensors> experts;
+  std::optional<CompressorTensors> compressor;
+  std::optional<IndexerTensors> indexer;
+  std::optional<EngramTensors> engram;
+};
+
+struct DrafterTensors {
+  std::vector<LayerTensors> stages;
+  LinearTensors main_proj;
+  TensorView main_norm, norm, markov_embed, markov_head, confidence_proj;
+};
+
+struct VisionBlockTensors {
+  TensorView norm1, norm2, wqkv, wqkv_bias, wo, wo_bias, w1, w2;
+};
+struct VisionTensors {
+  TensorView patch_weight, patch_bias, norm;
+  std::vector<VisionBlockTensors> blocks;
+  TensorView aligner_w1, aligner_b1, aligner_w2, aligner_b2;
+  TensorView image_start, image_end, image_newline;
+};
+
+enum class Role : uint8_t { all, encoder, decoder };
+
+/// What a role loads. A layer that the role does not hold is absent; of the boundary layer the encoder role
+/// holds only what projects the decoder's global KV: attn_norm, compressor, indexer.wk and k_norm.
+struct Checkpoint {
+  ModelConfig config;
+  ModelPlan plan;
+  Role role = Role::all;
+  TensorView embed, norm, head;
+  std::vector<std::optional<LayerTensors>> layers;  // num_hidden_layers entries
+  std::optional<DrafterTensors> drafter;
+  std::optional<VisionTensors> vision;
+  int64_t tensor_count = 0;  // of this role
+  int64_t bytes = 0;         // of this role, Engram tables included
+  int64_t engram_table_bytes = 0;
+  std::vector<std::shared_ptr<const SafetensorsFile>> files;  // keep the views alive
+};
+
+/// Errors: invalid_checkpoint / invalid_config naming tensor, file, expected and found shape and dtype.
+/// Tensors of other roles must still be known names: an unknown tensor is refused for every role.
+Result<Checkpoint> load_checkpoint(const std::string& directory, Role role);
+
+/// One expected tensor. The list is a function of the config alone; `cedar inspect` sums it for a directory
+/// that holds only a config.json.
+struct ExpectedTensor {
+  std::string name;
+  DType dtype;
+  std::vector<int64_t> shape;
+  bool encoder = false;  // needed by the encoder role
+  bool decoder = false;  // needed by the decoder role
+  bool engram_table = false;
+  int64_t bytes() const;
+};
+std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config, const ModelPlan& plan);
+
+}  // namespace cedar::model
