@@ -1,0 +1,84 @@
+#pragma once
+// The writing half: takes over finished prompts, replays their last rows through the decoder layers, then
+// decodes all sequences together, one ragged batch a step. Owns pages, windows and sampling state.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/ids.h"
+#include "core/result.h"
+#include "engine/engram_source.h"
+#include "engine/handoff.h"
+#include "engine/loaded_model.h"
+#include "engine/options.h"
+#include "engine/sampling.h"
+
+namespace cedar::engine {
+
+struct DecodeRequest {
+  RequestId id;
+  std::vector<TokenId> prompt;
+  SamplingParams sampling;
+  int64_t max_new_tokens = 1;             // >= 1
+  std::vector<TokenId> stop_ids;          // besides EOS
+  bool ignore_eos = false;
+};
+
+enum class FinishReason : uint8_t { none, stop, length, cancelled, failed };
+
+struct TokenEvent {
+  RequestId id;
+  int64_t index = 0;  // 0-based output index
+  SampledToken token;
+  FinishReason finish = FinishReason::none;  // set on the last event of a request
+  std::optional<Error> error;                // finish == failed; then `token` is meaningless
+};
+
+struct StepStats {
+  int64_t replay_rows = 0;
+  int64_t decode_rows = 0;
+  double seconds = 0;
+};
+
+struct DecodeLoad {
+  int32_t sequences = 0;
+  int32_t free_slots = 0;
+  int64_t free_blocks = 0;
+  int64_t total_blocks = 0;
+};
+
+/// One thread drives one engine.
+class DecodeEngine {
+ public:
+  static Result<std::unique_ptr<DecodeEngine>> create(std::shared_ptr<const LoadedModel> model,
+                                                      std::shared_ptr<EngramSource> engram,
+                                                      const EngineOptions& options);
+  ~DecodeEngine();
+
+  /// Takes a slot and the pages of prompt + max_new_tokens. Errors: context_too_long naming need and
+  /// capacity, overloaded (no room now), invalid_argument.
+  Status reserve(DecodeRequest request);
+  /// Copies a finished block into its page. REQUIRES: reserve(id); blocks may come in any order.
+  Status import_block(RequestId id, int64_t index, std::span<const std::byte> bytes);
+  /// All blocks are in: the sequence joins the next step.
+  Status start(RequestId id, Handoff handoff);
+  /// Frees everything; no further events. Unknown ids are ignored. Between steps only.
+  void cancel(RequestId id);
+
+  bool idle() const;
+  /// One ragged batch: replay rows of started requests, one row of every decoding sequence.
+  Result<std::vector<TokenEvent>> step();
+  StepStats last_step() const;
+  DecodeLoad load() const;
+  const LoadedModel& model() const;
+
+ private:
+  DecodeEngine();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cedar::engine

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/device.h"
+#include "kernels/index_score.h"
+
+namespace cedar::engine {
+
+/// How the decoder half rebuilds its windows from the encoder's last rows (spec/ced.md 3, 4).
+enum class ReplayMode : uint8_t {
+  bounded,  // the last `window` rows: what the release does; approximate
+  exact,    // (window - 1) * decoder layers + 1 rows: equal to a full prefill
+};
+
+struct NumericOptions {
+  kernels::IndexScoreMode index_score = kernels::IndexScoreMode::fp32;
+  /// Reproduces the released reference's defect (spec/model.md 14.1): on steps that complete no group, a
+  /// ratio > 1 index source scores against the keys of the last ratio-1 source. Wrong; for comparison only.
+  bool compat_stale_index_key = false;
+};
+
+struct EngineOptions {
+  Device device;
+  int threads = 1;
+  int64_t kv_pool_blocks = 0;      // pages of one engine's pool; 0: enough for one sequence of full length
+  int32_t max_sequences = 8;       // sequence slots of one engine
+  int64_t prefill_chunk_tokens = 512;  // rows of one encoder step, over all requests in it
+  int64_t max_context_tokens = 0;      // 0: the model's max_position_embeddings
+  ReplayMode replay = ReplayMode::bounded;
+  NumericOptions numeric;
+};
+
+}  // namespace cedar::engine
