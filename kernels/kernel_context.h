@@ -1,12 +1,26 @@
 #pragma once
 // What every operation needs besides its parameters. Passed down explicitly; owned by the caller.
 
+#include <cstdint>
+#include <string_view>
+
 #include "core/arena.h"
 #include "core/device.h"
 #include "core/result.h"
 #include "core/thread_pool.h"
 
 namespace cedar::kernels {
+
+/// Which instructions the CPU back end uses. All levels compute the same function; sums inside a group of
+/// 32 products may be ordered differently, nothing else differs. Tests run every level the processor has.
+///   portable: x86-64-v2; avx2: + AVX2, FMA, F16C; avx512_bf16: + AVX-512 F/BW/DQ/VL/VBMI/BF16.
+enum class CpuIsa : uint8_t { portable, avx2, avx512_bf16 };
+
+std::string_view to_string(CpuIsa isa);
+/// Whether this processor and operating system can run `isa`.
+bool cpu_supports(CpuIsa isa);
+/// The widest level for which cpu_supports() holds.
+CpuIsa best_cpu_isa();
 
 /// One context serves one thread of execution: operations on it are ordered (CPU: synchronous; CUDA: one
 /// stream). Operations take their workspace from `arena` and give it back before they return.
@@ -15,11 +29,7 @@ struct KernelContext {
   ThreadPool* pool = nullptr;     // CPU back end; never null
   Arena* arena = nullptr;         // never null; memory of `device`
   void* cuda_stream = nullptr;    // CUDA back end only
+  CpuIsa isa = best_cpu_isa();    // CPU back end only; REQUIRES: cpu_supports(isa)
 };
-
-/// Two CPU back ends compute the same function; `portable` is what a processor without AVX-512 BF16 gets.
-/// Tests run both. Sums inside a group of 32 may be ordered differently, nothing else differs.
-enum class CpuIsa : uint8_t { portable, avx2, avx512_bf16 };
-CpuIsa best_cpu_isa();
 
 }  // namespace cedar::kernels
