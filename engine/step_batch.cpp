@@ -1,0 +1,148 @@
+#include "engine/step_batch.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "engine/upload.h"
+
+namespace cedar::engine {
+namespace {
+
+void fill_windows(kernels::KernelContext& ctx, int64_t window, StepBatch& batch) {
+  std::vector<kernels::WindowSpan> spans;
+  std::vector<int32_t> ring_slots;
+  spans.reserve(static_cast<size_t>(batch.rows));
+  ring_slots.reserve(static_cast<size_t>(batch.rows));
+  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+    const BatchSequence& sequence = batch.sequences[s];
+    const int64_t first_row = batch.row_begin[s];
+    for (Position p = sequence.start; p < sequence.end(); ++p) {
+      const Position low = std::max(sequence.window_floor, p - window + 1);
+      kernels::WindowSpan span;
+      span.slot = sequence.slot.value;
+      span.ring_begin = std::min(low, sequence.start);
+      span.ring_end = sequence.start;
+      span.chunk_begin =
+          static_cast<int32_t>(first_row + std::max(low, sequence.start) - sequence.start);
+      span.chunk_end = static_cast<int32_t>(first_row + p - sequence.start + 1);
+      spans.push_back(span);
+      ring_slots.push_back(p >= sequence.end() - window ? sequence.slot.value : -1);
+    }
+  }
+  batch.spans = upload(ctx, spans);
+  batch.ring_slots = upload(ctx, ring_slots);
+}
+
+CompressPlan make_compress_plan(kernels::KernelContext& ctx, const StepBatch& batch,
+                                int64_t ratio) {
+  std::vector<int32_t> members, pending_rows, sequences;
+  std::vector<int64_t> positions, targets;
+  std::vector<int32_t> pending_target(static_cast<size_t>(batch.rows), -1);
+  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+    const BatchSequence& sequence = batch.sequences[s];
+    if (!sequence.writes_global) continue;
+    const int64_t first_row = batch.row_begin[s];
+    const int64_t first_open = sequence.end() / ratio * ratio;
+    for (int64_t group = sequence.start / ratio; (group + 1) * ratio <= sequence.end(); ++group) {
+      for (int64_t m = 0; m < ratio; ++m) {
+        const Position p = group * ratio + m;
+        const bool in_chunk = p >= sequence.start;
+        members.push_back(static_cast<int32_t>(in_chunk ? first_row + p - sequence.start
+                                                        : -1 - sequence.slot.value));
+        pending_rows.push_back(static_cast<int32_t>(in_chunk ? 0 : m));
+      }
+      sequences.push_back(static_cast<int32_t>(s));
+      positions.push_back(group * ratio);
+      targets.push_back(group);
+    }
+    for (Position p = std::max(sequence.start, first_open); p < sequence.end(); ++p) {
+      pending_target[static_cast<size_t>(first_row + p - sequence.start)] =
+          static_cast<int32_t>(sequence.slot.value * (ratio - 1) + p % ratio);
+    }
+  }
+  CompressPlan plan;
+  plan.ratio = ratio;
+  plan.groups = static_cast<int64_t>(targets.size());
+  plan.members = upload(ctx, members);
+  plan.pending_rows = upload(ctx, pending_rows);
+  plan.positions = upload(ctx, positions);
+  plan.targets = upload(ctx, targets);
+  plan.sequences = upload(ctx, sequences);
+  plan.pending_target = upload(ctx, pending_target);
+  return plan;
+}
+
+}  // namespace
+
+const CompressPlan& StepBatch::compress_for(int64_t ratio) const {
+  for (const CompressPlan& plan : compress) {
+    if (plan.ratio == ratio) return plan;
+  }
+  assertion_failed("compress plan", __FILE__, __LINE__, "ratio " + std::to_string(ratio));
+}
+
+const RatioView& StepBatch::ratio(int64_t wanted) const {
+  for (const RatioView& view : ratios) {
+    if (view.ratio == wanted) return view;
+  }
+  assertion_failed("ratio view", __FILE__, __LINE__, "ratio " + std::to_string(wanted));
+}
+
+StepBatch make_step_batch(kernels::KernelContext& ctx, const LoadedModel& model,
+                          const SequenceStore& store, std::vector<BatchSequence> sequences) {
+  StepBatch batch;
+  batch.sequences = std::move(sequences);
+  std::vector<int32_t> ids, row_sequence;
+  std::vector<int64_t> boundary_targets;
+  std::vector<uint8_t> image_mask;
+  bool any_image = false;
+  for (size_t s = 0; s < batch.sequences.size(); ++s) {
+    const BatchSequence& sequence = batch.sequences[s];
+    CEDAR_ASSERT(sequence.rows() > 0, "sequence without rows");
+    batch.row_begin.push_back(batch.rows);
+    batch.rows += sequence.rows();
+    batch.max_pages =
+        std::max(batch.max_pages, static_cast<int64_t>(store.pages(sequence.slot).size()));
+    for (int64_t i = 0; i < sequence.rows(); ++i) {
+      const TokenId id = sequence.tokens[static_cast<size_t>(i)];
+      const Position position = sequence.start + i;
+      ids.push_back(id);
+      batch.positions_host.push_back(position);
+      row_sequence.push_back(static_cast<int32_t>(s));
+      boundary_targets.push_back(sequence.writes_global ? position : -1);
+      image_mask.push_back(model.config.image_token_id == id ? 1 : 0);
+      any_image = any_image || image_mask.back() != 0;
+    }
+  }
+  std::vector<int32_t> page_table;
+  for (const BatchSequence& sequence : batch.sequences) {
+    const auto pages = store.pages(sequence.slot);
+    for (BlockId page : pages) page_table.push_back(page.value);
+    page_table.resize(page_table.size() + static_cast<size_t>(batch.max_pages) - pages.size(), -1);
+  }
+  batch.ids = upload(ctx, ids);
+  batch.positions = upload(ctx, batch.positions_host);
+  batch.row_sequence = upload(ctx, row_sequence);
+  if (any_image) batch.image_mask = upload(ctx, image_mask);
+  batch.page_table = upload(ctx, page_table);
+  batch.boundary_targets = upload(ctx, boundary_targets);
+  fill_windows(ctx, model.config.sliding_window, batch);
+
+  std::set<int64_t> ratios;
+  for (const model::KvSource& source : model.plan.kv_sources) ratios.insert(source.ratio);
+  for (int64_t ratio : ratios) {
+    if (ratio > 1) batch.compress.push_back(make_compress_plan(ctx, batch, ratio));
+    RatioView view;
+    view.ratio = ratio;
+    for (int64_t position : batch.positions_host) {
+      view.visible_host.push_back((position + 1) / ratio);
+      view.max_visible = std::max(view.max_visible, view.visible_host.back());
+    }
+    view.visible = upload(ctx, view.visible_host);
+    batch.ratios.push_back(std::move(view));
+  }
+  return batch;
+}
+
+}  // namespace cedar::engine
