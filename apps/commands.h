@@ -1,0 +1,16 @@
+#pragma once
+// The subcommands of `cedar`, one file each. main.cpp lists those this build contains.
+
+namespace cedar::apps {
+
+/// argv[0] is the subcommand's name. Returns the process's exit status: 0 success, 1 the work failed,
+/// 2 wrong usage. Errors go to stderr, results to stdout.
+using Command = int (*)(int argc, char** argv);
+
+int run_generate(int argc, char** argv);
+
+// Builds with CEDAR_CLUSTER only.
+int run_serve(int argc, char** argv);
+int run_chat(int argc, char** argv);
+
+}  // namespace cedar::apps

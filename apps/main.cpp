@@ -1,0 +1,52 @@
+// Picks the subcommand. Everything else belongs to the file of that subcommand.
+
+#include <cstdio>
+#include <cstring>
+
+#include "apps/commands.h"
+
+namespace {
+
+struct Entry {
+  const char* name;
+  const char* summary;
+  cedar::apps::Command run;
+};
+
+constexpr Entry kCommands[] = {
+#ifdef CEDAR_CLUSTER
+    {"serve", "serve a model over HTTP and WebSocket, every role in one process", cedar::apps::run_serve},
+    {"chat", "terminal client over WebSocket", cedar::apps::run_chat},
+#endif
+    {"generate", "answer one prompt or a file of prompts, no server", cedar::apps::run_generate},
+};
+
+void print_usage(std::FILE* out) {
+  std::fputs("usage: cedar COMMAND [OPTIONS]\n\ncommands:\n", out);
+  for (const Entry& entry : kCommands) std::fprintf(out, "  %-10s %s\n", entry.name, entry.summary);
+  std::fputs("\n`cedar COMMAND --help` explains a command; `cedar --version` prints the version.\n", out);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    print_usage(stderr);
+    return 2;
+  }
+  const char* name = argv[1];
+  if (std::strcmp(name, "--help") == 0 || std::strcmp(name, "-h") == 0) {
+    print_usage(stdout);
+    return 0;
+  }
+  if (std::strcmp(name, "--version") == 0) {
+    std::puts("cedar " CEDAR_VERSION);
+    return 0;
+  }
+  for (const Entry& entry : kCommands) {
+    if (std::strcmp(name, entry.name) == 0) return entry.run(argc - 1, argv + 1);
+  }
+  std::fprintf(stderr, "cedar: unknown command '%s'\n\n", name);
+  print_usage(stderr);
+  return 2;
+}
