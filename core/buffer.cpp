@@ -20,12 +20,14 @@ Result<Buffer> Buffer::allocate(Device device, int64_t bytes) {
     return make_error(Errc::invalid_argument, "buffer bytes: " + std::to_string(bytes));
   }
   Buffer buffer;
-  const auto padded = static_cast<size_t>(align_up(bytes > 0 ? bytes : 1, kAlignment));
-  auto* p =
-      static_cast<std::byte*>(::operator new(padded, std::align_val_t(kAlignment), std::nothrow));
+  std::byte* p = nullptr;
+  if (bytes <= INT64_MAX - kAlignment) {
+    const auto padded = static_cast<size_t>(align_up(bytes > 0 ? bytes : 1, kAlignment));
+    p = static_cast<std::byte*>(::operator new(padded, std::align_val_t(kAlignment), std::nothrow));
+  }
   if (p == nullptr) {
-    return make_error(Errc::out_of_memory,
-                      "cannot allocate " + std::to_string(bytes) + " bytes on " + to_string(device));
+    return make_error(Errc::out_of_memory, "cannot allocate " + std::to_string(bytes) +
+                                               " bytes on " + to_string(device));
   }
   buffer.data_ = std::unique_ptr<std::byte, Deleter>(p, Deleter{device});
   buffer.bytes_ = bytes;

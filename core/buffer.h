@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
+#include <utility>
 
 #include "core/device.h"
 #include "core/result.h"
@@ -16,8 +16,17 @@ class Buffer {
   static constexpr int64_t kAlignment = 64;
 
   Buffer() = default;
-  Buffer(Buffer&&) noexcept = default;
-  Buffer& operator=(Buffer&&) noexcept = default;
+  /// The moved-from buffer owns nothing and reports 0 bytes.
+  Buffer(Buffer&& other) noexcept
+      : data_(std::move(other.data_)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        device_(other.device_) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    data_ = std::move(other.data_);
+    bytes_ = std::exchange(other.bytes_, 0);
+    device_ = other.device_;
+    return *this;
+  }
 
   /// Uninitialised, 64-byte aligned. Errors: out_of_memory naming the size, unsupported for a device
   /// this binary was built without.

@@ -1,5 +1,6 @@
 #include "core/log.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -12,8 +13,14 @@ std::atomic<Level> g_level{Level::info};
 
 constexpr std::string_view kNames[] = {"debug", "info", "warn", "error"};
 
+bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
+
+/// Quoted where blanks, quotes or control characters would make the line ambiguous. Control characters
+/// are escaped: a value may come from a client, and must not forge lines or drive the terminal.
 void append_value(std::string& line, const std::string& value) {
-  if (!value.empty() && value.find_first_of(" \"=\n\t\\") == std::string::npos) {
+  const bool plain = !value.empty() && value.find_first_of(" \"=\\") == std::string::npos &&
+                     std::none_of(value.begin(), value.end(), is_control);
+  if (plain) {
     line += value;
     return;
   }
@@ -21,10 +28,14 @@ void append_value(std::string& line, const std::string& value) {
   for (char c : value) {
     if (c == '\n') {
       line += "\\n";
-      continue;
+    } else if (is_control(c)) {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\x%02x", static_cast<unsigned>(c));
+      line += code;
+    } else {
+      if (c == '"' || c == '\\') line += '\\';
+      line += c;
     }
-    if (c == '"' || c == '\\') line += '\\';
-    line += c;
   }
   line += '"';
 }
@@ -49,10 +60,15 @@ void write(Level level, std::string_view room, std::string_view message,
   gmtime_r(&seconds, &utc);
   char stamp[32];
   const size_t length = std::strftime(stamp, sizeof stamp, "%FT%T", &utc);
-  std::snprintf(stamp + length, sizeof stamp - length, ".%03dZ",
-                static_cast<int>(duration_cast<milliseconds>(now.time_since_epoch()).count() % 1000));
+  std::snprintf(
+      stamp + length, sizeof stamp - length, ".%03dZ",
+      static_cast<int>(duration_cast<milliseconds>(now.time_since_epoch()).count() % 1000));
   std::string line(stamp);
-  line.append(" ").append(kNames[static_cast<size_t>(level)]).append(" [").append(room).append("] ");
+  line.append(" ")
+      .append(kNames[static_cast<size_t>(level)])
+      .append(" [")
+      .append(room)
+      .append("] ");
   line.append(message);
   for (const Field& field : fields) {
     line.append(" ").append(field.key).append("=");

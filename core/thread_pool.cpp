@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 
@@ -91,8 +92,8 @@ int usable_processors() {
   std::string quota;
   int64_t period = 0;
   if (file >> quota >> period && quota != "max" && period > 0) {
-    const int64_t allowed = std::max<int64_t>(std::stoll(quota) / period, 1);
-    count = std::min<int>(count, static_cast<int>(allowed));
+    const int64_t allowed = std::max<int64_t>(std::strtoll(quota.c_str(), nullptr, 10) / period, 1);
+    count = static_cast<int>(std::min<int64_t>(count, allowed));
   }
   return count;
 }
