@@ -1,0 +1,66 @@
+#include "engine/loaded_model.h"
+
+#include <cstring>
+#include <string>
+
+#include "core/float_formats.h"
+#include "engine/model_loader.h"
+#include "kernels/rope.h"
+#include "model/tokenizer.h"
+
+namespace cedar::engine {
+
+Result<std::shared_ptr<const LoadedModel>> load_model(const std::string& directory,
+                                                      model::Role role,
+                                                      kernels::KernelContext& ctx,
+                                                      const LoadProgress& progress) {
+  auto loaded = std::make_shared<LoadedModel>();
+  CEDAR_TRY(loaded->checkpoint, model::load_checkpoint(directory, role));
+  model::Checkpoint& checkpoint = loaded->checkpoint;
+  loaded->config = checkpoint.config;
+  loaded->plan = checkpoint.plan;
+  loaded->layout = model::make_kv_layout(loaded->config, loaded->plan);
+  loaded->role = role;
+  loaded->device = ctx.device;
+  const model::ModelConfig& config = loaded->config;
+
+  WeightLoader loader(ctx, config, checkpoint.bytes - checkpoint.engram_table_bytes, progress);
+  CEDAR_TRY(loaded->embed, loader.copy(checkpoint.embed));
+  if (!checkpoint.head.empty()) {
+    CEDAR_TRY(loaded->head, loader.linear({checkpoint.head, {}}));
+    CEDAR_TRY(loaded->final_norm, loader.copy(checkpoint.norm));
+  }
+  for (const std::optional<model::LayerTensors>& tensors : checkpoint.layers) {
+    if (!tensors) {
+      loaded->layers.push_back(nullptr);
+      continue;
+    }
+    CEDAR_TRY(LayerWeights weights, loader.layer(*tensors));
+    loaded->layers.push_back(std::make_unique<LayerWeights>(std::move(weights)));
+  }
+  if (checkpoint.drafter) {
+    CEDAR_TRY(loaded->drafter, loader.drafter(*checkpoint.drafter));
+  }
+
+  const auto frequencies = [&](double theta, const kernels::YarnScaling& yarn) {
+    return loader.copy_values<float>(
+        kernels::rope_inverse_frequencies(config.qk_rope_head_dim, theta, yarn));
+  };
+  CEDAR_TRY(loaded->inv_freq_window, frequencies(config.rope_theta, {}));
+  kernels::YarnScaling yarn;
+  yarn.factor = config.rope_scaling.factor;
+  yarn.beta_fast = config.rope_scaling.beta_fast;
+  yarn.beta_slow = config.rope_scaling.beta_slow;
+  yarn.original_length = config.rope_scaling.original_max_position_embeddings;
+  CEDAR_TRY(loaded->inv_freq_compressed, frequencies(config.compress_rope_theta, yarn));
+
+  if (!config.engram_layer_ids.empty()) {
+    CEDAR_TRY(loaded->engram, model::make_engram_layout(config));
+    CEDAR_TRY(const std::shared_ptr<const model::Tokenizer> tokenizer,
+              model::Tokenizer::load(directory + "/tokenizer.json"));
+    CEDAR_TRY(loaded->compression, model::make_token_compression(*tokenizer, config));
+  }
+  return std::shared_ptr<const LoadedModel>(std::move(loaded));
+}
+
+}  // namespace cedar::engine
