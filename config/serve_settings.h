@@ -1,0 +1,77 @@
+#pragma once
+// The list of settings, visited by the TOML reader, the range check and the documentation writer alike.
+
+#include <cstdint>
+#include <limits>
+
+#include "config/serve_config.h"
+
+namespace cedar::config {
+
+/// Calls, for every setting: v.table(name), v.text(key, field, help), v.choice(key, field, {..}, help),
+/// v.integer(key, field, min, max, help), v.texts(key, field, help).
+template <class Config, class Visitor>
+void visit_settings(Config& c, Visitor& v) {
+  constexpr int64_t kMany = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kHourMs = 3600 * 1000;
+
+  v.table("model");
+  v.text("directory", c.model.directory, "checkpoint to serve; empty: the demo model");
+  v.text("name", c.model.name, "id in the API; empty: the directory's name");
+  v.texts("aliases", c.model.aliases, "further model names that requests may use");
+  v.choice("thinking", c.model.thinking, {"on", "off"}, "for requests that do not say");
+  v.integer("default_max_tokens", c.model.default_max_tokens, 1, kMany,
+            "limit of an answer for requests that do not say");
+  v.text("device", c.model.device, "cpu, cuda or cuda:N");
+
+  v.table("engine");
+  v.integer("threads", c.engine.threads, 0, 1024, "CPU threads per stage; 0: all usable processors");
+  v.integer("max_sequences", c.engine.max_sequences, 1, 65536, "sequences in flight");
+  v.integer("kv_pool_blocks", c.engine.kv_pool_blocks, 0, kMany,
+            "KV blocks of a stage; 0: max_sequences of full length within kv_pool_mib");
+  v.integer("kv_pool_mib", c.engine.kv_pool_mib, 1, kMany, "bound of the automatic pool size");
+  v.integer("prefill_chunk_tokens", c.engine.prefill_chunk_tokens, 1, kMany, "rows of an encoder step");
+  v.integer("max_context_tokens", c.engine.max_context_tokens, 0, kMany, "0: what the model allows");
+  v.choice("replay", c.engine.replay, {"bounded", "exact"}, "how the decoder rebuilds its windows");
+
+  v.table("actors");
+  v.integer("scheduler_threads", c.actors.scheduler_threads, 1, 1024, "threads of the actor scheduler");
+  v.integer("max_throughput", c.actors.max_throughput, 1, 100000,
+            "messages an actor handles before it yields its thread");
+  v.integer("max_queued", c.actors.max_queued, 0, 1000000, "requests waiting for room");
+  v.integer("cache_mib", c.actors.cache_mib, 0, kMany, "bound of the in-memory KV block cache");
+
+  v.table("http");
+  v.text("host", c.http.host, "address to listen on");
+  v.integer("port", c.http.port, 0, 65535, "0: any free port");
+  v.integer("io_threads", c.http.io_threads, 1, 256, "threads that serve sockets");
+  v.integer("compute_threads", c.http.compute_threads, 1, 256, "threads for JSON and tokenisation");
+  v.integer("max_connections", c.http.max_connections, 1, 1000000, "more are closed at once");
+  v.integer("max_header_bytes", c.http.max_header_bytes, 256, 1 << 20, "header of a request");
+  v.integer("max_body_bytes", c.http.max_body_bytes, 1024, kMany, "body of a request or a message");
+  v.integer("header_timeout_ms", c.http.header_timeout_ms, 1, kHourMs, "for a request's header");
+  v.integer("body_timeout_ms", c.http.body_timeout_ms, 1, kHourMs, "for a request's body");
+  v.integer("idle_timeout_ms", c.http.idle_timeout_ms, 1, kHourMs, "between requests");
+  v.integer("write_timeout_ms", c.http.write_timeout_ms, 1, kHourMs,
+            "a client that reads nothing for so long is dropped");
+  v.integer("max_unsent_bytes", c.http.max_unsent_bytes, 4096, kMany,
+            "unread output after which a client is dropped");
+  v.integer("request_timeout_ms", c.http.request_timeout_ms, 1, 24 * kHourMs,
+            "deadline of a request, waiting included");
+  v.integer("shutdown_grace_ms", c.http.shutdown_grace_ms, 0, kHourMs,
+            "time for running answers after a stop signal");
+
+  v.table("stream");
+  v.integer("max_in_flight", c.stream.max_in_flight, 1, 100000, "answers at once on one WebSocket");
+  v.integer("merge_unsent_bytes", c.stream.merge_unsent_bytes, 1024, kMany,
+            "unread output from which deltas are merged");
+  v.integer("ping_interval_ms", c.stream.ping_interval_ms, 10, kHourMs, "between protocol pings");
+  v.integer("idle_timeout_ms", c.stream.idle_timeout_ms, 10, 24 * kHourMs,
+            "without an answer or a message");
+  v.integer("replay_ttl_ms", c.stream.replay_ttl_ms, 0, kHourMs, "events are kept after the end");
+  v.integer("replay_max_bytes", c.stream.replay_max_bytes, 1024, kMany, "events kept per answer");
+  v.integer("detach_grace_ms", c.stream.detach_grace_ms, 0, kHourMs,
+            "an answer goes on without a client");
+}
+
+}  // namespace cedar::config

@@ -1,0 +1,91 @@
+#include "config/serve_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace cedar::config {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(ServeConfig, AnEmptyFileGivesTheDefaults) {
+  auto config = parse_serve_config("", "empty.toml");
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->http.host, "127.0.0.1");
+  EXPECT_EQ(config->http.port, 8080);
+  EXPECT_EQ(config->model.thinking, "on");
+  EXPECT_TRUE(validate(*config));
+}
+
+TEST(ServeConfig, ReadsEveryKindOfValue) {
+  auto config = parse_serve_config(R"(
+[model]
+directory = "checkpoints/demo"
+aliases = ["a", "b"]
+thinking = "off"
+[http]
+port = 0
+[engine]
+replay = "exact"
+)",
+                                   "x.toml");
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->model.directory, "checkpoints/demo");
+  EXPECT_THAT(config->model.aliases, testing::ElementsAre("a", "b"));
+  EXPECT_EQ(config->model.thinking, "off");
+  EXPECT_EQ(config->http.port, 0);
+  EXPECT_EQ(config->engine.replay, "exact");
+}
+
+struct BadCase {
+  const char* text;
+  const char* complaint;
+};
+
+class BadServeConfig : public testing::TestWithParam<BadCase> {};
+
+TEST_P(BadServeConfig, NamesTheKeyAndTheValue) {
+  auto config = parse_serve_config(GetParam().text, "bad.toml");
+  ASSERT_FALSE(config);
+  EXPECT_EQ(config.error().code, Errc::invalid_config);
+  EXPECT_THAT(config.error().context, HasSubstr(GetParam().complaint));
+  EXPECT_THAT(config.error().context, HasSubstr("bad.toml"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, BadServeConfig,
+    testing::Values(BadCase{"[http]\nport = 70000", "http.port must be in [0, 65535], got 70000"},
+                    BadCase{"[http]\nport = \"80\"", "http.port must be an integer"},
+                    BadCase{"[http]\nprot = 80", "http.prot is no known setting"},
+                    BadCase{"[htpp]\nport = 80", "htpp is no known setting"},
+                    BadCase{"http = 3", "http must be a table"},
+                    BadCase{"[model]\naliases = \"a\"", "model.aliases must be an array of strings"},
+                    BadCase{"[model]\naliases = [1]", "model.aliases must be an array of strings"},
+                    BadCase{"[model]\ndirectory = 1", "model.directory must be a string"},
+                    BadCase{"[model]\nthinking = \"maybe\"", "model.thinking must be one of on, off"},
+                    BadCase{"[model\nthinking", "bad.toml"}));
+
+TEST(ServeConfig, AMissingFileIsAnIoError) {
+  auto config = load_serve_config("no/such/file.toml");
+  ASSERT_FALSE(config);
+  EXPECT_EQ(config.error().code, Errc::io_error);
+  EXPECT_THAT(config.error().context, HasSubstr("no/such/file.toml"));
+}
+
+TEST(ServeConfig, ValidateChecksRangesOfCommandLineValues) {
+  ServeConfig config;
+  config.engine.max_sequences = 0;
+  auto status = validate(config);
+  ASSERT_FALSE(status);
+  EXPECT_THAT(status.error().context, HasSubstr("engine.max_sequences must be in [1, 65536], got 0"));
+}
+
+TEST(ServeConfig, TheDescriptionListsEverySetting) {
+  const std::string text = describe_serve_config();
+  for (const char* key : {"`directory`", "`replay`", "`max_queued`", "`port`", "`detach_grace_ms`"}) {
+    EXPECT_THAT(text, HasSubstr(key));
+  }
+}
+
+}  // namespace
+}  // namespace cedar::config
