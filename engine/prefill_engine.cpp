@@ -1,0 +1,278 @@
+#include "engine/prefill_engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "engine/forward.h"
+#include "engine/request_checks.h"
+#include "engine/runtime.h"
+#include "engine/upload.h"
+
+namespace cedar::engine {
+namespace {
+
+/// A request that has waited this many steps goes before shorter ones.
+constexpr int32_t kAgeLimitSteps = 32;
+
+struct Prefill {
+  PrefillRequest request;
+  SequenceSlot slot;
+  Position computed = 0;
+  int32_t waited = 0;  // steps without a row
+  Buffer boundary_x, boundary_pre;
+  int64_t boundary_rows = 0;
+
+  Position length() const { return static_cast<Position>(request.tokens.size()); }
+  bool finished() const { return computed == length(); }
+};
+
+}  // namespace
+
+struct PrefillEngine::Impl {
+  std::shared_ptr<const LoadedModel> model;
+  std::shared_ptr<EngramSource> engram;
+  EngineOptions options;
+  Runtime runtime;
+  SequenceStore store;
+  std::map<RequestId, Prefill> requests;
+
+  Impl(std::shared_ptr<const LoadedModel> m, std::shared_ptr<EngramSource> e,
+       const EngineOptions& o, SequenceStore s)
+      : model(std::move(m)), engram(std::move(e)), options(o), runtime(o), store(std::move(s)) {}
+
+  int64_t replay_rows(Position length) const {
+    const int64_t window = model->config.sliding_window;
+    const int64_t rows = options.replay == ReplayMode::exact
+                             ? model->plan.exact_replay_rows(window)
+                             : window;
+    return std::min<int64_t>(rows, length);
+  }
+
+  std::vector<std::pair<Prefill*, int64_t>> choose_chunk();
+  Status keep_boundary(Prefill& prefill, const StreamState& state, int64_t row_begin,
+                       int64_t rows);
+  Result<Buffer> collect_windows(const Prefill& prefill, int64_t rows);
+  Result<Buffer> collect_pending(const Prefill& prefill);
+};
+
+PrefillEngine::PrefillEngine() = default;
+PrefillEngine::~PrefillEngine() = default;
+
+Result<std::unique_ptr<PrefillEngine>> PrefillEngine::create(
+    std::shared_ptr<const LoadedModel> model, std::shared_ptr<EngramSource> engram,
+    const EngineOptions& options) {
+  CEDAR_TRY(const EngineOptions complete, complete_options(options, *model));
+  CEDAR_TRY(SequenceStore store,
+            SequenceStore::create(*model, 0, model->plan.boundary, 0, complete.kv_pool_blocks,
+                                  complete.max_sequences));
+  std::unique_ptr<PrefillEngine> engine(new PrefillEngine());
+  engine->impl_ = std::make_unique<Impl>(std::move(model), std::move(engram), complete,
+                                         std::move(store));
+  return engine;
+}
+
+Status PrefillEngine::submit(PrefillRequest request) {
+  Impl& impl = *impl_;
+  CEDAR_CHECK_OK(check_prompt(impl.model->config, request.tokens));
+  const auto length = static_cast<int64_t>(request.tokens.size());
+  const int64_t blocks = impl.store.blocks_for(length);
+  CEDAR_CHECK_OK(check_capacity(impl.options, impl.store, length, blocks));
+  if (impl.requests.contains(request.id)) {
+    return make_error(Errc::invalid_argument,
+                      "request " + std::to_string(request.id.value) + " is already queued");
+  }
+  Prefill prefill;
+  CEDAR_TRY(prefill.slot, impl.store.acquire(blocks));
+  prefill.boundary_rows = impl.replay_rows(length);
+  const int64_t copies = impl.model->config.hc_mult;
+  const int64_t x_bytes =
+      prefill.boundary_rows * copies * impl.model->config.hidden_size * int64_t{2};
+  auto x = Buffer::allocate(impl.model->device, x_bytes);
+  auto pre = Buffer::allocate(impl.model->device, prefill.boundary_rows * copies * int64_t{4});
+  if (!x || !pre) {
+    impl.store.release(prefill.slot);
+    return x ? pre.error() : x.error();
+  }
+  prefill.boundary_x = std::move(*x);
+  prefill.boundary_pre = std::move(*pre);
+  prefill.request = std::move(request);
+  const RequestId id = prefill.request.id;
+  impl.requests.emplace(id, std::move(prefill));
+  return {};
+}
+
+bool PrefillEngine::idle() const {
+  return std::all_of(impl_->requests.begin(), impl_->requests.end(),
+                     [](const auto& entry) { return entry.second.finished(); });
+}
+
+std::vector<std::pair<Prefill*, int64_t>> PrefillEngine::Impl::choose_chunk() {
+  std::vector<Prefill*> waiting;
+  for (auto& [id, prefill] : requests) {
+    if (!prefill.finished()) waiting.push_back(&prefill);
+  }
+  std::sort(waiting.begin(), waiting.end(), [](const Prefill* a, const Prefill* b) {
+    const bool a_old = a->waited >= kAgeLimitSteps;
+    const bool b_old = b->waited >= kAgeLimitSteps;
+    if (a_old != b_old) return a_old;
+    const int64_t a_left = a->length() - a->computed;
+    const int64_t b_left = b->length() - b->computed;
+    return a_left != b_left ? a_left < b_left : a->request.id < b->request.id;
+  });
+  std::vector<std::pair<Prefill*, int64_t>> chunk;
+  int64_t budget = options.prefill_chunk_tokens;
+  for (Prefill* prefill : waiting) {
+    const int64_t rows = std::min(budget, prefill->length() - prefill->computed);
+    prefill->waited = rows > 0 ? 0 : prefill->waited + 1;
+    if (rows > 0) chunk.emplace_back(prefill, rows);
+    budget -= rows;
+  }
+  return chunk;
+}
+
+Result<std::vector<PrefillEvent>> PrefillEngine::step() {
+  Impl& impl = *impl_;
+  std::vector<PrefillEvent> events;
+  const auto chunk = impl.choose_chunk();
+  if (chunk.empty()) return events;
+  impl.runtime.begin_step();
+  kernels::KernelContext& ctx = impl.runtime.context();
+
+  std::vector<BatchSequence> sequences;
+  std::vector<int32_t> override_index;
+  std::vector<Bf16> image_rows;
+  for (const auto& [prefill, rows] : chunk) {
+    sequences.push_back(make_sequence(*impl.model, prefill->slot, prefill->request.tokens,
+                                      prefill->computed, rows));
+    append_image_rows(prefill->request.images, impl.model->config.hidden_size, prefill->computed,
+                      rows, override_index, image_rows);
+  }
+  const StepBatch batch = make_step_batch(ctx, *impl.model, impl.store, std::move(sequences));
+  Forward forward(*impl.model, impl.store, *impl.engram, impl.options.numeric, ctx);
+  const bool images = !image_rows.empty();
+  CEDAR_TRY(StreamState state,
+            forward.embed(batch, images ? upload(ctx, override_index) : nullptr,
+                          images ? upload(ctx, image_rows) : nullptr));
+  SharedAttention shared;
+  CEDAR_CHECK_OK(forward.run_layers(0, impl.model->plan.boundary, batch, shared, state));
+  CEDAR_CHECK_OK(forward.project_boundary(batch, state));
+
+  for (size_t i = 0; i < chunk.size(); ++i) {
+    auto& [prefill, rows] = chunk[i];
+    CEDAR_CHECK_OK(impl.keep_boundary(*prefill, state, batch.row_begin[i], rows));
+    prefill->computed += rows;
+    PrefillEvent event;
+    event.id = prefill->request.id;
+    event.rows = rows;
+    event.computed = prefill->computed;
+    event.finished = prefill->finished();
+    event.blocks_ready = event.finished ? impl.store.blocks_for(prefill->length())
+                                        : prefill->computed / impl.model->layout.block_tokens;
+    events.push_back(event);
+  }
+  return events;
+}
+
+Status PrefillEngine::Impl::keep_boundary(Prefill& prefill, const StreamState& state,
+                                          int64_t row_begin, int64_t rows) {
+  const Position first_kept = prefill.length() - prefill.boundary_rows;
+  const Position begin = std::max(first_kept, prefill.computed);
+  const Position end = prefill.computed + rows;
+  if (begin >= end) return {};
+  const int64_t source = row_begin + begin - prefill.computed;
+  const int64_t target = begin - first_kept;
+  const int64_t copies = model->config.hc_mult;
+  const int64_t x_row = copies * model->config.hidden_size;
+  std::memcpy(prefill.boundary_x.as<Bf16>() + target * x_row, state.x + source * x_row,
+              static_cast<size_t>((end - begin) * x_row) * sizeof(Bf16));
+  std::memcpy(prefill.boundary_pre.as<float>() + target * copies, state.pre + source * copies,
+              static_cast<size_t>((end - begin) * copies) * sizeof(float));
+  return {};
+}
+
+std::span<const std::byte> PrefillEngine::block(RequestId id, int64_t index) const {
+  const auto found = impl_->requests.find(id);
+  CEDAR_ASSERT(found != impl_->requests.end(), std::to_string(id.value));
+  const auto pages = impl_->store.pages(found->second.slot);
+  CEDAR_ASSERT(index >= 0 && index < static_cast<int64_t>(pages.size()), std::to_string(index));
+  return {impl_->store.pool().data(pages[static_cast<size_t>(index)]),
+          static_cast<size_t>(impl_->store.pool().block_bytes())};
+}
+
+Result<Buffer> PrefillEngine::Impl::collect_windows(const Prefill& prefill, int64_t rows) {
+  const int64_t row_bytes = model->layout.window_row_bytes;
+  CEDAR_TRY(Buffer windows, Buffer::allocate(model->device, model->plan.boundary * rows * row_bytes));
+  std::byte* out = windows.data();
+  for (LayerId layer = 0; layer < model->plan.boundary; ++layer) {
+    const kernels::WindowRings rings = store.rings(layer);
+    for (Position p = prefill.length() - rows; p < prefill.length(); ++p) {
+      std::memcpy(out, rings.row(prefill.slot.value, p), static_cast<size_t>(row_bytes));
+      out += row_bytes;
+    }
+  }
+  return windows;
+}
+
+Result<Buffer> PrefillEngine::Impl::collect_pending(const Prefill& prefill) {
+  std::vector<std::pair<int64_t, int64_t>> open;  // source, floats of one of kv and gate
+  int64_t floats = 0;
+  for (size_t i = 0; i < model->plan.kv_sources.size(); ++i) {
+    const int64_t ratio = model->plan.kv_sources[i].ratio;
+    if (ratio == 1) continue;
+    open.emplace_back(static_cast<int64_t>(i), (ratio - 1) * model->config.head_dim);
+    floats += 2 * open.back().second;
+  }
+  const bool any_open = std::any_of(open.begin(), open.end(), [&](const auto& entry) {
+    const auto& source = model->plan.kv_sources[static_cast<size_t>(entry.first)];
+    return prefill.length() % source.ratio != 0;
+  });
+  if (!any_open) return Buffer();
+  CEDAR_TRY(Buffer pending, Buffer::allocate(model->device, floats * int64_t{4}));
+  float* out = pending.as<float>();
+  for (const auto& [source, count] : open) {
+    const int64_t offset = prefill.slot.value * count;
+    std::memcpy(out, store.pending_kv(source) + offset, static_cast<size_t>(count) * 4);
+    std::memcpy(out + count, store.pending_gate(source) + offset, static_cast<size_t>(count) * 4);
+    out += 2 * count;
+  }
+  return pending;
+}
+
+Result<Handoff> PrefillEngine::take_handoff(RequestId id) {
+  const auto found = impl_->requests.find(id);
+  CEDAR_ASSERT(found != impl_->requests.end() && found->second.finished(),
+               std::to_string(id.value));
+  Prefill& prefill = found->second;
+  Handoff handoff;
+  handoff.length = prefill.length();
+  handoff.window_rows = std::min(impl_->model->config.sliding_window, prefill.length());
+  CEDAR_TRY(handoff.windows, impl_->collect_windows(prefill, handoff.window_rows));
+  CEDAR_TRY(handoff.pending, impl_->collect_pending(prefill));
+  handoff.boundary_x = std::move(prefill.boundary_x);
+  handoff.boundary_pre = std::move(prefill.boundary_pre);
+  handoff.boundary_rows = prefill.boundary_rows;
+  return handoff;
+}
+
+void PrefillEngine::release(RequestId id) {
+  const auto found = impl_->requests.find(id);
+  if (found == impl_->requests.end()) return;
+  impl_->store.release(found->second.slot);
+  impl_->requests.erase(found);
+}
+
+PrefillLoad PrefillEngine::load() const {
+  PrefillLoad load;
+  for (const auto& [id, prefill] : impl_->requests) {
+    load.queued_tokens += prefill.length() - prefill.computed;
+    ++load.requests;
+  }
+  load.free_blocks = impl_->store.pool().free();
+  return load;
+}
+
+const LoadedModel& PrefillEngine::model() const { return *impl_->model; }
+
+}  // namespace cedar::engine
