@@ -1,0 +1,386 @@
+#include "engine/decode_engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "engine/forward.h"
+#include "engine/request_checks.h"
+#include "engine/runtime.h"
+#include "engine/upload.h"
+
+namespace cedar::engine {
+namespace {
+
+enum class Phase : uint8_t { reserved, replaying, decoding };
+
+struct Decode {
+  DecodeRequest request;
+  SequenceSlot slot;
+  Phase phase = Phase::reserved;
+  std::vector<bool> imported;  // per prompt block
+  Handoff handoff;             // dropped after the replay
+  Position replay_next = 0;
+  Position decoder_floor = 0;  // first position the decoder half has seen
+  std::vector<TokenId> tokens;  // prompt and output
+  std::vector<TokenId> stop_ids;  // EOS first
+
+  Position prompt_length() const { return static_cast<Position>(request.prompt.size()); }
+  std::span<const TokenId> output() const {
+    return std::span<const TokenId>(tokens).subspan(request.prompt.size());
+  }
+};
+
+/// Rows of one step: the sequences that decode, then those that replay.
+struct StepPlan {
+  std::vector<Decode*> decoding;
+  std::vector<std::pair<Decode*, int64_t>> replaying;  // and how many rows
+  int64_t replay_rows = 0;
+};
+
+}  // namespace
+
+struct DecodeEngine::Impl {
+  std::shared_ptr<const LoadedModel> model;
+  std::shared_ptr<EngramSource> engram;
+  EngineOptions options;
+  Runtime runtime;
+  SequenceStore store;
+  std::map<RequestId, Decode> requests;
+  StepStats stats;
+
+  Impl(std::shared_ptr<const LoadedModel> m, std::shared_ptr<EngramSource> e,
+       const EngineOptions& o, SequenceStore s)
+      : model(std::move(m)), engram(std::move(e)), options(o), runtime(o), store(std::move(s)) {}
+
+  StepPlan plan_step();
+  Result<StreamState> encode_new_tokens(Forward& forward, const StepPlan& plan);
+  StreamState join_replay(const StepPlan& plan, const StreamState& decoded);
+  std::vector<BatchSequence> decoder_rows(const StepPlan& plan);
+  TokenEvent sample_for(Decode& decode, const float* logits);
+  void place_windows(const Decode& decode);
+  void place_pending(const Decode& decode);
+};
+
+DecodeEngine::DecodeEngine() = default;
+DecodeEngine::~DecodeEngine() = default;
+
+Result<std::unique_ptr<DecodeEngine>> DecodeEngine::create(
+    std::shared_ptr<const LoadedModel> model, std::shared_ptr<EngramSource> engram,
+    const EngineOptions& options) {
+  CEDAR_TRY(const EngineOptions complete, complete_options(options, *model));
+  if (!model->head) {
+    return make_error(Errc::invalid_argument, "a decode engine needs the decoder role's weights");
+  }
+  CEDAR_TRY(SequenceStore store,
+            SequenceStore::create(*model, 0, static_cast<LayerId>(model->plan.layers.size()), 0,
+                                  complete.kv_pool_blocks, complete.max_sequences));
+  std::unique_ptr<DecodeEngine> engine(new DecodeEngine());
+  engine->impl_ = std::make_unique<Impl>(std::move(model), std::move(engram), complete,
+                                         std::move(store));
+  return engine;
+}
+
+Status DecodeEngine::reserve(DecodeRequest request) {
+  Impl& impl = *impl_;
+  const model::ModelConfig& config = impl.model->config;
+  CEDAR_CHECK_OK(check_prompt(config, request.prompt));
+  CEDAR_CHECK_OK(validate(request.sampling, config.vocab_size));
+  if (request.max_new_tokens < 1) {
+    return make_error(Errc::invalid_argument, "max_tokens: must be at least 1, got " +
+                                                  std::to_string(request.max_new_tokens));
+  }
+  for (TokenId id : request.stop_ids) {
+    if (id < 0 || id >= config.vocab_size) {
+      return make_error(Errc::invalid_argument, "stop_token_ids: " + std::to_string(id) +
+                                                    " is outside the vocabulary of " +
+                                                    std::to_string(config.vocab_size));
+    }
+  }
+  if (impl.requests.contains(request.id)) {
+    return make_error(Errc::invalid_argument,
+                      "request " + std::to_string(request.id.value) + " is already reserved");
+  }
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  // Compared before it is added: a client may ask for any 63-bit count.
+  if (request.max_new_tokens > impl.options.max_context_tokens) {
+    return make_error(Errc::context_too_long,
+                      std::to_string(prompt) + " prompt tokens + " +
+                          std::to_string(request.max_new_tokens) +
+                          " new tokens needed, the context holds " +
+                          std::to_string(impl.options.max_context_tokens));
+  }
+  const int64_t total = prompt + request.max_new_tokens;
+  const int64_t blocks = impl.store.blocks_for(total);
+  CEDAR_CHECK_OK(check_capacity(impl.options, impl.store, total, blocks));
+  Decode decode;
+  CEDAR_TRY(decode.slot, impl.store.acquire(blocks));
+  decode.imported.assign(static_cast<size_t>(impl.store.blocks_for(prompt)), false);
+  decode.tokens = request.prompt;
+  decode.stop_ids.push_back(config.eos_token_id);
+  decode.stop_ids.insert(decode.stop_ids.end(), request.stop_ids.begin(), request.stop_ids.end());
+  decode.request = std::move(request);
+  const RequestId id = decode.request.id;
+  impl.requests.emplace(id, std::move(decode));
+  return {};
+}
+
+Status DecodeEngine::import_block(RequestId id, int64_t index, std::span<const std::byte> bytes) {
+  Impl& impl = *impl_;
+  const auto found = impl.requests.find(id);
+  if (found == impl.requests.end()) {
+    return make_error(Errc::not_found, "request " + std::to_string(id.value));
+  }
+  Decode& decode = found->second;
+  if (index < 0 || index >= static_cast<int64_t>(decode.imported.size()) ||
+      decode.phase != Phase::reserved) {
+    return make_error(Errc::invalid_argument,
+                      "block " + std::to_string(index) + " of a prompt of " +
+                          std::to_string(decode.imported.size()) + " blocks");
+  }
+  if (static_cast<int64_t>(bytes.size()) != impl.store.pool().block_bytes()) {
+    return make_error(Errc::invalid_argument,
+                      "block of " + std::to_string(bytes.size()) + " bytes, expected " +
+                          std::to_string(impl.store.pool().block_bytes()));
+  }
+  const BlockId page = impl.store.pages(decode.slot)[static_cast<size_t>(index)];
+  std::memcpy(impl.store.pool().data(page), bytes.data(), bytes.size());
+  decode.imported[static_cast<size_t>(index)] = true;
+  return {};
+}
+
+Status DecodeEngine::start(RequestId id, Handoff handoff) {
+  Impl& impl = *impl_;
+  const auto found = impl.requests.find(id);
+  if (found == impl.requests.end()) {
+    return make_error(Errc::not_found, "request " + std::to_string(id.value));
+  }
+  Decode& decode = found->second;
+  if (handoff.length != decode.prompt_length()) {
+    return make_error(Errc::invalid_argument,
+                      "hand-off of " + std::to_string(handoff.length) + " tokens for a prompt of " +
+                          std::to_string(decode.prompt_length()));
+  }
+  const auto missing = std::find(decode.imported.begin(), decode.imported.end(), false);
+  if (missing != decode.imported.end()) {
+    return make_error(Errc::invalid_argument,
+                      "block " + std::to_string(missing - decode.imported.begin()) +
+                          " has not been imported");
+  }
+  decode.handoff = std::move(handoff);
+  impl.place_windows(decode);
+  impl.place_pending(decode);
+  decode.decoder_floor = decode.prompt_length() - decode.handoff.boundary_rows;
+  decode.replay_next = decode.decoder_floor;
+  decode.phase = Phase::replaying;
+  return {};
+}
+
+void DecodeEngine::Impl::place_windows(const Decode& decode) {
+  const int64_t row_bytes = model->layout.window_row_bytes;
+  const std::byte* row = decode.handoff.windows.data();
+  for (LayerId layer = 0; layer < model->plan.boundary; ++layer) {
+    const kernels::WindowRings rings = store.rings(layer);
+    for (Position p = decode.prompt_length() - decode.handoff.window_rows;
+         p < decode.prompt_length(); ++p) {
+      std::memcpy(rings.row(decode.slot.value, p), row, static_cast<size_t>(row_bytes));
+      row += row_bytes;
+    }
+  }
+}
+
+void DecodeEngine::Impl::place_pending(const Decode& decode) {
+  if (decode.handoff.pending.bytes() == 0) return;
+  const float* values = decode.handoff.pending.as<float>();
+  for (size_t i = 0; i < model->plan.kv_sources.size(); ++i) {
+    const int64_t ratio = model->plan.kv_sources[i].ratio;
+    if (ratio == 1) continue;
+    const int64_t count = (ratio - 1) * model->config.head_dim;
+    const auto source = static_cast<int64_t>(i);
+    const int64_t offset = decode.slot.value * count;
+    std::memcpy(store.pending_kv(source) + offset, values, static_cast<size_t>(count) * 4);
+    std::memcpy(store.pending_gate(source) + offset, values + count,
+                static_cast<size_t>(count) * 4);
+    values += 2 * count;
+  }
+}
+
+void DecodeEngine::cancel(RequestId id) {
+  const auto found = impl_->requests.find(id);
+  if (found == impl_->requests.end()) return;
+  impl_->store.release(found->second.slot);
+  impl_->requests.erase(found);
+}
+
+bool DecodeEngine::idle() const {
+  return std::all_of(impl_->requests.begin(), impl_->requests.end(), [](const auto& entry) {
+    return entry.second.phase == Phase::reserved;
+  });
+}
+
+StepPlan DecodeEngine::Impl::plan_step() {
+  StepPlan plan;
+  for (auto& [id, decode] : requests) {
+    if (decode.phase == Phase::decoding) {
+      plan.decoding.push_back(&decode);
+    } else if (decode.phase == Phase::replaying) {
+      const int64_t rows = std::min(options.prefill_chunk_tokens - plan.replay_rows,
+                                    decode.prompt_length() - decode.replay_next);
+      if (rows == 0) continue;
+      plan.replaying.emplace_back(&decode, rows);
+      plan.replay_rows += rows;
+    }
+  }
+  return plan;
+}
+
+Result<StreamState> DecodeEngine::Impl::encode_new_tokens(Forward& forward, const StepPlan& plan) {
+  std::vector<BatchSequence> sequences;
+  for (Decode* decode : plan.decoding) {
+    const auto last = static_cast<Position>(decode->tokens.size()) - 1;
+    sequences.push_back(make_sequence(*model, decode->slot, decode->tokens, last, 1));
+  }
+  const StepBatch batch =
+      make_step_batch(runtime.context(), *model, store, std::move(sequences));
+  CEDAR_TRY(StreamState state, forward.embed(batch));
+  SharedAttention shared;
+  CEDAR_CHECK_OK(forward.run_layers(0, model->plan.boundary, batch, shared, state));
+  return state;
+}
+
+StreamState DecodeEngine::Impl::join_replay(const StepPlan& plan, const StreamState& decoded) {
+  const int64_t copies = model->config.hc_mult;
+  const int64_t x_row = copies * model->config.hidden_size;
+  const auto decode_rows = static_cast<int64_t>(plan.decoding.size());
+  const int64_t rows = decode_rows + plan.replay_rows;
+  StreamState joined;
+  joined.x = runtime.context().arena->allocate<Bf16>(rows * x_row);
+  joined.pre = runtime.context().arena->allocate<float>(rows * copies);
+  int64_t target = 0;
+  const auto append = [&](const Bf16* x, const float* pre, int64_t count) {
+    std::memcpy(joined.x + target * x_row, x, static_cast<size_t>(count * x_row) * sizeof(Bf16));
+    std::memcpy(joined.pre + target * copies, pre,
+                static_cast<size_t>(count * copies) * sizeof(float));
+    target += count;
+  };
+  if (decode_rows > 0) append(decoded.x, decoded.pre, decode_rows);
+  for (const auto& [decode, count] : plan.replaying) {
+    const int64_t row = decode->replay_next - decode->decoder_floor;
+    append(decode->handoff.boundary_x.as<Bf16>() + row * x_row,
+           decode->handoff.boundary_pre.as<float>() + row * copies, count);
+  }
+  return joined;
+}
+
+std::vector<BatchSequence> DecodeEngine::Impl::decoder_rows(const StepPlan& plan) {
+  std::vector<BatchSequence> sequences;
+  for (Decode* decode : plan.decoding) {
+    const auto last = static_cast<Position>(decode->tokens.size()) - 1;
+    sequences.push_back(make_sequence(*model, decode->slot, decode->tokens, last, 1));
+    sequences.back().window_floor = decode->decoder_floor;
+  }
+  for (const auto& [decode, count] : plan.replaying) {
+    sequences.push_back(
+        make_sequence(*model, decode->slot, decode->tokens, decode->replay_next, count));
+    sequences.back().window_floor = decode->decoder_floor;
+    sequences.back().writes_global = false;
+  }
+  return sequences;
+}
+
+TokenEvent DecodeEngine::Impl::sample_for(Decode& decode, const float* logits) {
+  TokenEvent event;
+  event.id = decode.request.id;
+  event.index = static_cast<int64_t>(decode.output().size());
+  auto sampled =
+      sample({logits, static_cast<size_t>(model->config.vocab_size)}, decode.request.sampling,
+             decode.request.prompt, decode.output(), decode.stop_ids);
+  if (!sampled) {
+    event.finish = FinishReason::failed;
+    event.error = std::move(sampled.error());
+    return event;
+  }
+  event.token = std::move(*sampled);
+  const TokenId token = event.token.token;
+  decode.tokens.push_back(token);
+  const bool eos = token == model->config.eos_token_id && !decode.request.ignore_eos;
+  const auto& extra = decode.request.stop_ids;
+  if (eos || std::find(extra.begin(), extra.end(), token) != extra.end()) {
+    event.finish = FinishReason::stop;
+  } else if (event.index + 1 == decode.request.max_new_tokens) {
+    event.finish = FinishReason::length;
+  }
+  return event;
+}
+
+Result<std::vector<TokenEvent>> DecodeEngine::step() {
+  Impl& impl = *impl_;
+  std::vector<TokenEvent> events;
+  const StepPlan plan = impl.plan_step();
+  impl.stats = {};
+  if (plan.decoding.empty() && plan.replaying.empty()) return events;
+  const auto begin = std::chrono::steady_clock::now();
+  impl.runtime.begin_step();
+  kernels::KernelContext& ctx = impl.runtime.context();
+  Forward forward(*impl.model, impl.store, *impl.engram, impl.options.numeric, ctx);
+
+  StreamState decoded;
+  if (!plan.decoding.empty()) {
+    CEDAR_TRY(decoded, impl.encode_new_tokens(forward, plan));
+  }
+  StreamState state =
+      plan.replaying.empty() ? decoded : impl.join_replay(plan, decoded);
+  const StepBatch batch =
+      make_step_batch(ctx, *impl.model, impl.store, impl.decoder_rows(plan));
+  SharedAttention shared;
+  CEDAR_CHECK_OK(forward.run_layers(impl.model->plan.boundary,
+                                    static_cast<LayerId>(impl.model->plan.layers.size()), batch,
+                                    shared, state));
+
+  std::vector<Decode*> sampling = plan.decoding;
+  std::vector<int32_t> rows(plan.decoding.size());
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int32_t>(i);
+  for (size_t i = 0; i < plan.replaying.size(); ++i) {
+    const auto& [decode, count] = plan.replaying[i];
+    decode->replay_next += count;
+    if (decode->replay_next < decode->prompt_length()) continue;
+    decode->phase = Phase::decoding;
+    decode->handoff = Handoff();
+    sampling.push_back(decode);
+    rows.push_back(
+        static_cast<int32_t>(batch.row_begin[plan.decoding.size() + i] + count - 1));
+  }
+  if (!sampling.empty()) {
+    const auto count = static_cast<int64_t>(rows.size());
+    CEDAR_TRY(const float* logits, forward.logits(state, upload(ctx, rows), count));
+    for (size_t i = 0; i < sampling.size(); ++i) {
+      const float* row = logits + static_cast<int64_t>(i) * impl.model->config.vocab_size;
+      events.push_back(impl.sample_for(*sampling[i], row));
+    }
+    for (const TokenEvent& event : events) {
+      if (event.finish != FinishReason::none) cancel(event.id);
+    }
+  }
+  impl.stats.decode_rows = static_cast<int64_t>(plan.decoding.size());
+  impl.stats.replay_rows = plan.replay_rows;
+  impl.stats.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return events;
+}
+
+StepStats DecodeEngine::last_step() const { return impl_->stats; }
+
+DecodeLoad DecodeEngine::load() const {
+  DecodeLoad load;
+  load.sequences = static_cast<int32_t>(impl_->requests.size());
+  load.free_slots = impl_->store.free_slots();
+  load.free_blocks = impl_->store.pool().free();
+  load.total_blocks = impl_->store.pool().total();
+  return load;
+}
+
+const LoadedModel& DecodeEngine::model() const { return *impl_->model; }
+
+}  // namespace cedar::engine
