@@ -7,15 +7,9 @@
 
 #include "core/buffer.h"
 #include "kernels/kernel_context.h"
+#include "kernels/weight_format.h"
 
 namespace cedar::kernels {
-
-enum class WeightFormat : uint8_t {
-  bf16,         // Bf16 [out, in]
-  f32,          // float [out, in]
-  fp8_block32,  // E4M3 [out, in], E8M0 scales [ceil(out/32), ceil(in/32)]
-  fp4_group32,  // packed E2M1 [out, in/2] (even index low), E8M0 scales [out, in/32]
-};
 
 /// A linear layer's weight in checkpoint layout, host memory (usually the mapped file).
 struct WeightView {

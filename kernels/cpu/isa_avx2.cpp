@@ -1,0 +1,98 @@
+// IsaKernels for AVX2 + FMA + F16C: 256-bit fp32 vectors.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace cedar::kernels::cpu {
+namespace {
+constexpr int kLanes = 8;
+[[gnu::always_inline]] inline __m256 fused_or_plain(__m256 a, __m256 b, __m256 c) {
+  return _mm256_fmadd_ps(a, b, c);
+}
+}  // namespace
+}  // namespace cedar::kernels::cpu
+
+#include "kernels/cpu/isa_body.h"
+
+namespace cedar::kernels::cpu {
+namespace {
+
+/// 8 E4M3 codes as 16-bit floats of the same sign, exponent and mantissa: the value divided by 2^8 (the two
+/// biases are 7 and 15), subnormals included. Needs no branch and meets no fp32 subnormal.
+inline __m256 decode_e4m3(__m128i codes) {
+  const __m128i wide = _mm_cvtepu8_epi16(codes);
+  const __m128i magnitude = _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x7f)), 7);
+  const __m128i sign = _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x80)), 8);
+  const __m256 value = _mm256_cvtph_ps(_mm_or_si128(magnitude, sign));
+  return _mm256_mul_ps(value, _mm256_set1_ps(256.0f));
+}
+
+void decode_fp8_block(const uint8_t* codes, float* panel) {
+  for (int part = 0; part < 16; ++part) {  // (quad, half): 64 codes
+    for (int lane = 0; lane < 4; ++lane) {
+      const __m128i both = load<__m128i>(codes + part * 64 + lane * 16);
+      float* out = panel + part * 64 + lane * 8;
+      _mm256_storeu_ps(out, decode_e4m3(both));
+      _mm256_storeu_ps(out + 32, decode_e4m3(_mm_unpackhi_epi64(both, both)));
+    }
+  }
+}
+
+void decode_fp4_block(const uint8_t* codes, float* panel) {
+  // High bytes of the bf16 of each code are not enough for 1.5 and 3 and 6; twice the value is an integer.
+  const __m128i doubled =
+      _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+  const __m128i nibble = _mm_set1_epi8(15);
+  const __m256 half = _mm256_set1_ps(0.5f);
+  for (int quad = 0; quad < 8; ++quad) {
+    for (int lane = 0; lane < 4; ++lane) {
+      const __m128i packed = load<__m128i>(codes + quad * 64 + lane * 16);
+      const __m128i low = _mm_shuffle_epi8(doubled, _mm_and_si128(packed, nibble));
+      const __m128i high =
+          _mm_shuffle_epi8(doubled, _mm_and_si128(_mm_srli_epi16(packed, 4), nibble));
+      float* out = panel + quad * 128 + lane * 8;
+      const auto put = [&](float* to, __m128i bytes) {
+        const __m256 value = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+        _mm256_storeu_ps(to, _mm256_mul_ps(value, half));
+      };
+      put(out, low);
+      put(out + 32, _mm_unpackhi_epi64(low, low));
+      put(out + 64, high);
+      put(out + 96, _mm_unpackhi_epi64(high, high));
+    }
+  }
+}
+
+const void* decode_panel(WeightFormat format, const uint8_t* codes, const uint8_t* scales,
+                         int64_t groups, void* scratch, float* panel_scales) {
+  decode_scales(format, scales, groups, panel_scales);
+  if (format == WeightFormat::f32) return codes;
+  float* panel = static_cast<float*>(scratch);
+  for (int64_t g = 0; g < groups; ++g) {
+    float* out = panel + g * kBlockElements;
+    switch (format) {
+      case WeightFormat::bf16:
+        widen_bf16_block(reinterpret_cast<const uint16_t*>(codes) + g * kBlockElements, out);
+        break;
+      case WeightFormat::fp8_block32: decode_fp8_block(codes + g * kBlockElements, out); break;
+      case WeightFormat::fp4_group32: decode_fp4_block(codes + g * kBlockElements / 2, out); break;
+      case WeightFormat::f32: break;
+    }
+  }
+  return panel;
+}
+
+void multiply(WeightFormat, const void* panel, const float* panel_scales, int64_t groups,
+              const uint16_t* const* x, int64_t x_offset, int64_t rows, float* acc) {
+  multiply_f32(static_cast<const float*>(panel), panel_scales, groups, x, x_offset, rows, acc);
+}
+
+constexpr IsaKernels kKernels = {decode_panel,    multiply,         quantize_q8_row, widen_q8_row,
+                                 store_bf16_tile, add_rounded_tile, gated_q8_tile};
+
+}  // namespace
+
+const IsaKernels& isa_kernels_avx2() { return kKernels; }
+
+}  // namespace cedar::kernels::cpu

@@ -1,0 +1,205 @@
+// Checks parameters once for every back end, then picks the back end. The only such place for quantize.h,
+// weights.h, linear.h and moe.h.
+
+#include <initializer_list>
+#include <string>
+
+#include "kernels/cpu/linear_ops.h"
+
+namespace cedar::kernels {
+namespace {
+
+Error no_back_end(const char* operation, Device device) {
+  return make_error(Errc::unsupported,
+                    std::string(operation) + ": this build has no back end for " + to_string(device));
+}
+
+Error invalid(const char* operation, const char* field, const std::string& rule, int64_t value) {
+  return make_error(Errc::invalid_argument, std::string(operation) + ": " + field + " must be " + rule +
+                                                ", got " + std::to_string(value));
+}
+
+struct Pointer {
+  const char* field;
+  const void* value;
+};
+
+Status require(const char* operation, std::initializer_list<Pointer> pointers) {
+  for (const Pointer& pointer : pointers) {
+    if (pointer.value == nullptr) {
+      return make_error(Errc::invalid_argument, std::string(operation) + ": " + pointer.field + " is null");
+    }
+  }
+  return {};
+}
+
+bool quantised(WeightFormat format) {
+  return format == WeightFormat::fp8_block32 || format == WeightFormat::fp4_group32;
+}
+
+Status check(const QuantizeQ8Params& p) {
+  constexpr const char* kOp = "quantize_q8";
+  if (p.rows < 0) return invalid(kOp, "rows", "at least 0", p.rows);
+  if (p.columns <= 0 || p.columns % kQ8Group != 0) {
+    return invalid(kOp, "columns", "a positive multiple of 32", p.columns);
+  }
+  if (p.x_stride < p.columns) {
+    return invalid(kOp, "x_stride", "at least " + std::to_string(p.columns), p.x_stride);
+  }
+  if (p.rows == 0) return {};
+  return require(kOp, {{"x", p.x}, {"out.codes", p.out.codes}, {"out.scales", p.out.scales}});
+}
+
+Status check(std::span<const WeightView> stacked) {
+  constexpr const char* kOp = "pack_weight";
+  if (stacked.empty()) return make_error(Errc::invalid_argument, "pack_weight: no views");
+  const WeightView& first = stacked.front();
+  for (const WeightView& view : stacked) {
+    const bool last = &view == &stacked.back();
+    if (view.format != first.format) {
+      return invalid(kOp, "format", "the same for all views", static_cast<int64_t>(view.format));
+    }
+    if (view.in != first.in) return invalid(kOp, "in", std::to_string(first.in), view.in);
+    if (view.out <= 0) return invalid(kOp, "out", "positive", view.out);
+    if (view.in <= 0) return invalid(kOp, "in", "positive", view.in);
+    if (quantised(view.format) && view.in % 32 != 0) {
+      return invalid(kOp, "in", "a multiple of 32", view.in);
+    }
+    if (view.format == WeightFormat::fp8_block32 && !last && view.out % 32 != 0) {
+      return invalid(kOp, "out of a view that is not the last", "a multiple of 32", view.out);
+    }
+    CEDAR_CHECK_OK(require(kOp, {{"data", view.data}}));
+    if (quantised(view.format)) CEDAR_CHECK_OK(require(kOp, {{"scales", view.scales}}));
+  }
+  return {};
+}
+
+Status check(const LinearParams& p) {
+  constexpr const char* kOp = "linear";
+  CEDAR_CHECK_OK(require(kOp, {{"weight", p.weight}}));
+  if (p.rows < 0) return invalid(kOp, "rows", "at least 0", p.rows);
+  if (p.y_dtype != DType::bf16 && p.y_dtype != DType::f32) {
+    return make_error(Errc::invalid_argument,
+                      "linear: y_dtype must be BF16 or F32, got " + std::string(to_string(p.y_dtype)));
+  }
+  if (p.y_stride < p.weight->out) {
+    return invalid(kOp, "y_stride", "at least " + std::to_string(p.weight->out), p.y_stride);
+  }
+  if (!quantised(p.weight->format) && p.x_stride < p.weight->in) {
+    return invalid(kOp, "x_stride", "at least " + std::to_string(p.weight->in), p.x_stride);
+  }
+  if (p.rows == 0) return {};
+  if (quantised(p.weight->format)) {
+    return require(kOp, {{"xq.codes", p.xq.codes}, {"xq.scales", p.xq.scales}, {"y", p.y}});
+  }
+  return require(kOp, {{"x", p.x}, {"y", p.y}});
+}
+
+Status check(const MoeGateParams& p) {
+  constexpr const char* kOp = "moe_gate";
+  CEDAR_CHECK_OK(require(kOp, {{"gate", p.gate}, {"bias", p.bias}}));
+  if (p.rows < 0) return invalid(kOp, "rows", "at least 0", p.rows);
+  if (quantised(p.gate->format)) {
+    return invalid(kOp, "gate's format", "bf16 or f32", static_cast<int64_t>(p.gate->format));
+  }
+  if (p.gate->in != p.d) return invalid(kOp, "d", std::to_string(p.gate->in), p.d);
+  if (p.gate->out != p.expert_count) {
+    return invalid(kOp, "expert_count", std::to_string(p.gate->out), p.expert_count);
+  }
+  if (p.top <= 0 || p.top > p.expert_count) {
+    return invalid(kOp, "top", "between 1 and " + std::to_string(p.expert_count), p.top);
+  }
+  if (p.image_mask != nullptr) CEDAR_CHECK_OK(require(kOp, {{"bias_image", p.bias_image}}));
+  if (p.rows == 0) return {};
+  return require(kOp, {{"x", p.x}, {"experts", p.experts}, {"weights", p.weights}});
+}
+
+Status check_expert(const ExpertWeights& expert, int64_t d) {
+  constexpr const char* kOp = "moe_experts";
+  for (const PackedWeight* weight : {&expert.w1, &expert.w3, &expert.w2}) {
+    if (!quantised(weight->format)) {
+      return invalid(kOp, "an expert's format", "FP8 or FP4", static_cast<int64_t>(weight->format));
+    }
+  }
+  if (expert.w1.in != d) return invalid(kOp, "w1.in", std::to_string(d), expert.w1.in);
+  if (expert.w3.in != d) return invalid(kOp, "w3.in", std::to_string(d), expert.w3.in);
+  if (expert.w3.out != expert.w1.out) {
+    return invalid(kOp, "w3.out", std::to_string(expert.w1.out), expert.w3.out);
+  }
+  if (expert.w2.in != expert.w1.out) {
+    return invalid(kOp, "w2.in", std::to_string(expert.w1.out), expert.w2.in);
+  }
+  if (expert.w2.out != d) return invalid(kOp, "w2.out", std::to_string(d), expert.w2.out);
+  return {};
+}
+
+Status check(const MoeExpertsParams& p) {
+  constexpr const char* kOp = "moe_experts";
+  const auto experts = static_cast<int64_t>(p.routed.size());
+  if (p.rows < 0) return invalid(kOp, "rows", "at least 0", p.rows);
+  if (p.top <= 0 || p.top > experts) {
+    return invalid(kOp, "top", "between 1 and " + std::to_string(experts), p.top);
+  }
+  if (!(p.clamp > 0)) {
+    return make_error(Errc::invalid_argument,
+                      "moe_experts: clamp must be positive, got " + std::to_string(p.clamp));
+  }
+  if (p.rows == 0) return {};
+  CEDAR_CHECK_OK(require(kOp, {{"xq.codes", p.xq.codes}, {"xq.scales", p.xq.scales}, {"y", p.y},
+                               {"experts", p.experts}, {"weights", p.weights}}));
+  for (int64_t i = 0; i < p.rows * p.top; ++i) {
+    const int32_t expert = p.experts[i];
+    if (expert < 0 || expert >= experts) {
+      return invalid(kOp, "experts", "in [0, " + std::to_string(experts) + ")", expert);
+    }
+    CEDAR_CHECK_OK(check_expert(p.routed[static_cast<size_t>(expert)], p.d));
+  }
+  if (p.shared != nullptr) return check_expert(*p.shared, p.d);
+  return {};
+}
+
+/// Checks, then runs `on_cpu` where the context is a CPU one.
+template <class Params>
+Status run(const char* operation, KernelContext& ctx, const Params& p,
+           Status (*on_cpu)(KernelContext&, const Params&)) {
+  CEDAR_CHECK_OK(check(p));
+  if (ctx.device.kind != DeviceKind::cpu) return no_back_end(operation, ctx.device);
+  if (p.rows == 0) return {};
+  return on_cpu(ctx, p);
+}
+
+}  // namespace
+
+Status quantize_q8(KernelContext& ctx, const QuantizeQ8Params& p) {
+  return run("quantize_q8", ctx, p, cpu::quantize_q8);
+}
+
+Result<Q8Rows> quantize_q8(KernelContext& ctx, const Bf16* x, int64_t rows, int64_t columns) {
+  QuantizeQ8Params p;
+  p.x = x;
+  p.x_stride = columns;
+  p.rows = rows;
+  p.columns = columns;
+  p.out.codes = ctx.arena->allocate<uint8_t>(rows * columns);
+  p.out.scales = ctx.arena->allocate<uint8_t>(rows * (columns / kQ8Group));
+  CEDAR_CHECK_OK(quantize_q8(ctx, p));
+  return p.out;
+}
+
+Result<PackedWeight> pack_weight(KernelContext& ctx, std::span<const WeightView> stacked) {
+  CEDAR_CHECK_OK(check(stacked));
+  if (ctx.device.kind != DeviceKind::cpu) return no_back_end("pack_weight", ctx.device);
+  return cpu::pack_weight(ctx, stacked);
+}
+
+Status linear(KernelContext& ctx, const LinearParams& p) { return run("linear", ctx, p, cpu::linear); }
+
+Status moe_gate(KernelContext& ctx, const MoeGateParams& p) {
+  return run("moe_gate", ctx, p, cpu::moe_gate);
+}
+
+Status moe_experts(KernelContext& ctx, const MoeExpertsParams& p) {
+  return run("moe_experts", ctx, p, cpu::moe_experts);
+}
+
+}  // namespace cedar::kernels
