@@ -12,7 +12,7 @@ namespace {
 /// Default budget of a pool that nobody sized: generous for small models, one full context for large ones.
 constexpr int64_t kDefaultPoolBytes = int64_t{1} << 30;
 
-Status below_one(const char* field, int64_t value) {
+Error below_one(const char* field, int64_t value) {
   return make_error(Errc::invalid_argument,
                     std::string(field) + ": must be at least 1, got " + std::to_string(value));
 }
