@@ -1,0 +1,66 @@
+"""tools/check_docs.py on small trees: what a document names and the tree lacks must be found, and nothing else."""
+import os
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+import check_docs  # noqa: E402
+
+TREE = {
+    "Makefile": "run:\n\ttrue\ntest: run\n",
+    "apps/main.cpp": '    {"serve", "serve a model", run_serve},\n',
+    "core/ids.h": "",
+    "docs/formats/wire.md": "",
+}
+
+
+def check(text, document="docs/page.md"):
+    with tempfile.TemporaryDirectory() as root:
+        for path, content in {**TREE, document: text}.items():
+            full = os.path.join(root, path)
+            os.makedirs(os.path.dirname(full), exist_ok=True)
+            with open(full, "w", encoding="utf-8") as f:
+                f.write(content)
+        return check_docs.check(root)
+
+
+class CheckDocs(unittest.TestCase):
+    def expect_missing(self, text, line, words):
+        found = check(text)
+        self.assertEqual(len(found), 1, found)
+        self.assertTrue(found[0].startswith(f"docs/page.md:{line}: "), found)
+        self.assertIn(words, found[0])
+
+    def test_what_exists_is_fine(self):
+        self.assertEqual(check(
+            "`core/ids.h`, `ids.h`, `core/`, `formats/wire.md`, [wire](formats/wire.md#top), [up](../core/ids.h)\n"
+            "`make test`, `cedar serve --port 1`, `build/bin/cedar serve`, `core/ids.h:12`\n"
+            "```\nmake run  # make nothing of this\n```\n"), [])
+
+    def test_what_is_no_path_is_left_alone(self):
+        self.assertEqual(check(
+            "`/v1/models`, `text/event-stream`, `a/b`, `core/<room>.h`, `core/*.h`, `.ids/_values`, `n / r`, `model.py`,\n"
+            "`build/x.h`, make it so, cedar tree, [site](https://example.org/x.md), [top](#top), `[n, d](x)`\n"), [])
+
+    def test_missing_files(self):
+        self.expect_missing("\nsee `core/gone.h`\n", 2, "core/gone.h does not exist")
+        self.expect_missing("`oldroom/x.cpp`\n", 1, "oldroom/x.cpp does not exist")
+        self.expect_missing("`formats/gone.md`\n", 1, "formats/gone.md does not exist")
+        self.expect_missing("`../gone`\n", 1, "../gone does not exist")
+        self.expect_missing("`gone.py`\n", 1, "is called gone.py")
+        self.expect_missing("    python3 core/gone.py --x\n", 1, "core/gone.py does not exist")
+        self.expect_missing("text\n```\ncat core/gone.h\n```\n", 3, "core/gone.h does not exist")
+
+    def test_dead_links(self):
+        self.expect_missing("[x](gone.md)\n", 1, "link to gone.md")
+
+    def test_make_targets_and_subcommands(self):
+        self.expect_missing("`make fly`\n", 1, "no target fly")
+        self.expect_missing("`cedar fly --high`\n", 1, "no subcommand fly")
+        self.expect_missing("    build/bin/cedar fly\n", 1, "no subcommand fly")
+
+
+if __name__ == "__main__":
+    unittest.main()
