@@ -75,13 +75,13 @@ def own_header(path):
 
 
 def is_fragment(lines):
-    """True for a file that another one pulls in at a certain place: its first comment says so with the word Included."""
+    """True for a header that only makes sense at a certain place of another file, which its first comment must say."""
     comment = []
     for line in lines:
         if not line.startswith("//"):
             break
         comment.append(line)
-    return "Included " in "".join(comment)
+    return re.search(r"Included (by|once)|including file", " ".join(comment)) is not None
 
 
 def check_project_include(path, room, target):
