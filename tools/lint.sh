@@ -3,7 +3,8 @@
 #
 #   tools/lint.sh [FILE...]          BASE=origin/main tools/lint.sh
 #
-# Needs the compile commands of build/. CUDA sources are left out: clang 14 does not know CUDA 13.
+# Needs the compile commands of a configured build folder (BUILD, default build). CUDA sources are left out: clang 14 does
+# not know CUDA 13.
 set -eu
 cd "$(dirname "$0")/.."
 base=${BASE:-HEAD}
@@ -17,4 +18,4 @@ if [ -z "$files" ]; then
   echo "lint: no .cpp file differs from $base (name files: make lint FILES='core/arena.cpp', or BASE=origin/main)"
   exit 0
 fi
-printf '%s\n' "$files" | xargs -P "$(nproc)" -n 1 clang-tidy-14 --quiet -p build
+printf '%s\n' "$files" | xargs -P "$(nproc)" -n 1 clang-tidy-14 --quiet -p "${BUILD:-build}"
