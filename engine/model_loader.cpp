@@ -13,7 +13,7 @@ kernels::WeightView weight_view(const model::LinearTensors& tensors) {
   view.scales = static_cast<const uint8_t*>(tensors.scale.data);
   switch (tensors.weight.dtype) {
     case DType::e4m3: view.format = kernels::WeightFormat::fp8_block32; break;
-    case DType::i8:
+    case DType::e2m1x2:
       view.format = kernels::WeightFormat::fp4_group32;
       view.in *= 2;
       break;
