@@ -13,7 +13,7 @@ namespace cedar::kernels {
 
 /// Which instructions the CPU back end uses. All levels compute the same function; sums inside a group of
 /// 32 products may be ordered differently, nothing else differs. Tests run every level the processor has.
-///   portable: x86-64-v2; avx2: + AVX2, FMA, F16C; avx512_bf16: + AVX-512 F/BW/DQ/VL/VBMI/BF16.
+///   portable: x86-64-v2; avx2: + AVX2, FMA, F16C; avx512_bf16: + AVX-512 F/BW/DQ/VL/VBMI/VNNI/BF16.
 enum class CpuIsa : uint8_t { portable, avx2, avx512_bf16 };
 
 std::string_view to_string(CpuIsa isa);

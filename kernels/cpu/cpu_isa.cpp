@@ -23,7 +23,8 @@ bool cpu_supports(CpuIsa isa) {
       return cpu_supports(CpuIsa::avx2) && __builtin_cpu_supports("avx512f") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-             __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16");
+             __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni") &&
+             __builtin_cpu_supports("avx512bf16");
   }
   return false;
 }

@@ -1,0 +1,19 @@
+// Row-wise loops for AVX-512+BF16+VNNI registers of 64 bytes. See simd.h.
+
+#define CEDAR_ISA avx512
+#define CEDAR_SIMD_BYTES 64
+#define CEDAR_ROW_KERNELS kRowKernelsAvx512
+
+#include "kernels/cpu/row_kernels.h"
+
+#include "kernels/cpu/exp.h"
+#include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/rows_math.h"
+
+#include "kernels/cpu/rows_attention.h"
+#include "kernels/cpu/rows_hc.h"
+#include "kernels/cpu/rows_index.h"
+#include "kernels/cpu/rows_select.h"
+
+#include "kernels/cpu/row_kernels_body.h"

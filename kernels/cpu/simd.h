@@ -1,0 +1,384 @@
+// Sixteen fp32 lanes on whatever registers one instruction set has. Included by the row_kernels_<isa>.cpp
+// files only, after they define
+//   CEDAR_ISA          namespace of this level: portable, avx2 or avx512
+//   CEDAR_SIMD_BYTES   register width: 16, 32 or 64
+// Code written over this file gives the same bits at every level: the lane count is fixed, reductions use one
+// tree, and fused multiply-adds appear only where the product is exact in fp32 (bf16 x bf16, powers of two).
+// Everything is always_inline or file-local: no wide function may reach the linker under a shared name.
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#define CEDAR_INLINE static inline __attribute__((always_inline))
+// The trip count is a constant; unrolling keeps the parts in registers.
+#define CEDAR_PARTS(i) _Pragma("GCC unroll 4") for (int i = 0; i < kParts; ++i)
+
+namespace cedar::kernels::cpu::CEDAR_ISA {
+
+constexpr int kLanes = 16;
+constexpr int kNative = CEDAR_SIMD_BYTES / 4;  // lanes of one register
+constexpr int kParts = kLanes / kNative;
+
+typedef float NativeF __attribute__((vector_size(CEDAR_SIMD_BYTES)));
+typedef uint32_t NativeU __attribute__((vector_size(CEDAR_SIMD_BYTES)));
+typedef int32_t NativeI __attribute__((vector_size(CEDAR_SIMD_BYTES)));
+typedef uint16_t NativeH __attribute__((vector_size(CEDAR_SIMD_BYTES / 2)));
+typedef uint8_t NativeB __attribute__((vector_size(CEDAR_SIMD_BYTES / 4)));
+
+struct F32x16 {
+  NativeF part[kParts];
+};
+struct U32x16 {
+  NativeU part[kParts];
+};
+
+// ---- memory ---------------------------------------------------------------------------------------------
+
+CEDAR_INLINE F32x16 set1(float x) {
+  F32x16 r;
+  CEDAR_PARTS(i) r.part[i] = NativeF{} + x;
+  return r;
+}
+CEDAR_INLINE F32x16 zero() {
+  F32x16 r;
+  CEDAR_PARTS(i) r.part[i] = NativeF{};
+  return r;
+}
+CEDAR_INLINE U32x16 set1_u32(uint32_t x) {
+  U32x16 r;
+  CEDAR_PARTS(i) r.part[i] = NativeU{} + x;
+  return r;
+}
+CEDAR_INLINE F32x16 load(const float* p) {
+  F32x16 r;
+  std::memcpy(&r, p, sizeof r);
+  return r;
+}
+CEDAR_INLINE U32x16 load_u32(const uint32_t* p) {
+  U32x16 r;
+  std::memcpy(&r, p, sizeof r);
+  return r;
+}
+CEDAR_INLINE void store(float* p, F32x16 x) { std::memcpy(p, &x, sizeof x); }
+CEDAR_INLINE void store_u32(uint32_t* p, U32x16 x) { std::memcpy(p, &x, sizeof x); }
+
+/// The first min(left, 16) values, zeros after them. `left` > 0.
+CEDAR_INLINE F32x16 load(const float* p, int64_t left) {
+  if (left >= kLanes) return load(p);
+  F32x16 r = zero();
+  std::memcpy(&r, p, static_cast<size_t>(left) * 4);
+  return r;
+}
+CEDAR_INLINE U32x16 load_u32(const uint32_t* p, int64_t left) {
+  if (left >= kLanes) return load_u32(p);
+  U32x16 r = set1_u32(0);
+  std::memcpy(&r, p, static_cast<size_t>(left) * 4);
+  return r;
+}
+CEDAR_INLINE void store_u32(uint32_t* p, U32x16 x, int64_t left) {
+  std::memcpy(p, &x, left >= kLanes ? sizeof x : static_cast<size_t>(left) * 4);
+}
+
+// ---- bit casts and arithmetic ---------------------------------------------------------------------------
+
+CEDAR_INLINE U32x16 bits(F32x16 x) {
+  U32x16 r;
+  std::memcpy(&r, &x, sizeof r);
+  return r;
+}
+CEDAR_INLINE F32x16 from_bits(U32x16 x) {
+  F32x16 r;
+  std::memcpy(&r, &x, sizeof r);
+  return r;
+}
+
+#define CEDAR_BINARY(Type, op)                                     \
+  CEDAR_INLINE Type operator op(Type a, Type b) {                  \
+    Type r;                                                        \
+    CEDAR_PARTS(i) r.part[i] = a.part[i] op b.part[i];             \
+    return r;                                                      \
+  }
+CEDAR_BINARY(F32x16, +)
+CEDAR_BINARY(F32x16, -)
+CEDAR_BINARY(F32x16, *)
+CEDAR_BINARY(F32x16, /)
+CEDAR_BINARY(U32x16, +)
+CEDAR_BINARY(U32x16, -)
+CEDAR_BINARY(U32x16, &)
+CEDAR_BINARY(U32x16, |)
+#undef CEDAR_BINARY
+
+template <int kBits>
+CEDAR_INLINE U32x16 shift_left(U32x16 x) {
+  U32x16 r;
+  CEDAR_PARTS(i) r.part[i] = x.part[i] << kBits;
+  return r;
+}
+template <int kBits>
+CEDAR_INLINE U32x16 shift_right(U32x16 x) {
+  U32x16 r;
+  CEDAR_PARTS(i) r.part[i] = x.part[i] >> kBits;
+  return r;
+}
+template <int kBits>
+CEDAR_INLINE U32x16 shift_right_signed(U32x16 x) {
+  U32x16 r;
+  CEDAR_PARTS(i) {
+    r.part[i] = reinterpret_cast<NativeU>(reinterpret_cast<NativeI>(x.part[i]) >> kBits);
+  }
+  return r;
+}
+
+/// a > b ? a : b per lane: b where one of them is NaN.
+CEDAR_INLINE F32x16 max(F32x16 a, F32x16 b) {
+  F32x16 r;
+  CEDAR_PARTS(i) r.part[i] = a.part[i] > b.part[i] ? a.part[i] : b.part[i];
+  return r;
+}
+CEDAR_INLINE F32x16 min(F32x16 a, F32x16 b) {
+  F32x16 r;
+  CEDAR_PARTS(i) r.part[i] = a.part[i] < b.part[i] ? a.part[i] : b.part[i];
+  return r;
+}
+/// a < b ? x : y per lane.
+CEDAR_INLINE F32x16 select_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
+  F32x16 r;
+  CEDAR_PARTS(i) r.part[i] = a.part[i] < b.part[i] ? x.part[i] : y.part[i];
+  return r;
+}
+CEDAR_INLINE U32x16 select_less(U32x16 a, U32x16 b, U32x16 x, U32x16 y) {
+  U32x16 r;
+  CEDAR_PARTS(i) r.part[i] = a.part[i] < b.part[i] ? x.part[i] : y.part[i];
+  return r;
+}
+CEDAR_INLINE F32x16 abs(F32x16 x) { return from_bits(bits(x) & set1_u32(0x7fffffffu)); }
+
+/// Lanes 0..15.
+CEDAR_INLINE U32x16 lane_index() {
+  constexpr uint32_t kIndex[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return load_u32(kIndex);
+}
+
+/// Lane l plus lane l + 8, then + 4, + 2, + 1: the same tree at every level.
+CEDAR_INLINE float reduce_add(F32x16 x) {
+  float v[kLanes];
+  store(v, x);
+  for (int l = 0; l < 8; ++l) v[l] += v[l + 8];
+  for (int l = 0; l < 4; ++l) v[l] += v[l + 4];
+  return (v[0] + v[2]) + (v[1] + v[3]);
+}
+CEDAR_INLINE float reduce_max(F32x16 x) {
+  float v[kLanes];
+  store(v, x);
+  for (int l = 0; l < 8; ++l) v[l] = v[l] > v[l + 8] ? v[l] : v[l + 8];
+  for (int l = 0; l < 4; ++l) v[l] = v[l] > v[l + 4] ? v[l] : v[l + 4];
+  const float a = v[0] > v[2] ? v[0] : v[2];
+  const float b = v[1] > v[3] ? v[1] : v[3];
+  return a > b ? a : b;
+}
+
+// ---- bf16 -----------------------------------------------------------------------------------------------
+
+CEDAR_INLINE U32x16 widen_u16(const uint16_t* p) {
+  U32x16 r;
+  CEDAR_PARTS(i) {
+    NativeH h;
+    std::memcpy(&h, p + i * kNative, sizeof h);
+    r.part[i] = __builtin_convertvector(h, NativeU);
+  }
+  return r;
+}
+CEDAR_INLINE U32x16 widen_u8(const uint8_t* p) {
+  U32x16 r;
+  CEDAR_PARTS(i) {
+    NativeB b;
+    std::memcpy(&b, p + i * kNative, sizeof b);
+    r.part[i] = __builtin_convertvector(b, NativeU);
+  }
+  return r;
+}
+CEDAR_INLINE F32x16 load_bf16(const uint16_t* p) { return from_bits(shift_left<16>(widen_u16(p))); }
+CEDAR_INLINE F32x16 load_bf16(const uint16_t* p, int64_t left) {
+  if (left >= kLanes) return load_bf16(p);
+  uint16_t v[kLanes] = {};
+  std::memcpy(v, p, static_cast<size_t>(left) * 2);
+  return load_bf16(v);
+}
+
+/// Round to nearest even; the bf16 is in the upper half of the lane, the lower half is zero. NaN stays NaN.
+CEDAR_INLINE U32x16 round_bf16_bits(F32x16 x) {
+  const U32x16 u = bits(x);
+  const U32x16 rounded = u + set1_u32(0x7fffu) + (shift_right<16>(u) & set1_u32(1));
+  const U32x16 magnitude = u & set1_u32(0x7fffffffu);
+  const U32x16 kept = select_less(set1_u32(0x7f800000u), magnitude, u | set1_u32(0x400000u), rounded);
+  return kept & set1_u32(0xffff0000u);
+}
+CEDAR_INLINE F32x16 round_bf16(F32x16 x) { return from_bits(round_bf16_bits(x)); }
+
+CEDAR_INLINE void store_bf16(uint16_t* p, F32x16 x) {
+  const U32x16 u = shift_right<16>(round_bf16_bits(x));
+  CEDAR_PARTS(i) {
+    const NativeH h = __builtin_convertvector(u.part[i], NativeH);
+    std::memcpy(p + i * kNative, &h, sizeof h);
+  }
+}
+CEDAR_INLINE void store_bf16(uint16_t* p, F32x16 x, int64_t left) {
+  if (left >= kLanes) {
+    store_bf16(p, x);
+    return;
+  }
+  uint16_t v[kLanes];
+  store_bf16(v, x);
+  std::memcpy(p, v, static_cast<size_t>(left) * 2);
+}
+
+// A pair word holds two neighbouring bf16: the even element in its lower half, the odd one in its upper.
+CEDAR_INLINE F32x16 even_of(U32x16 pairs) { return from_bits(shift_left<16>(pairs)); }
+CEDAR_INLINE F32x16 odd_of(U32x16 pairs) { return from_bits(pairs & set1_u32(0xffff0000u)); }
+CEDAR_INLINE U32x16 make_pairs(F32x16 even, F32x16 odd) {
+  return shift_right<16>(round_bf16_bits(even)) | round_bf16_bits(odd);
+}
+
+/// c + a * b where a * b is exact in fp32, so that fusing changes nothing.
+CEDAR_INLINE F32x16 add_exact_product(F32x16 c, F32x16 a, F32x16 b) {
+  F32x16 r;
+  CEDAR_PARTS(i) {
+#if CEDAR_SIMD_BYTES == 64
+    r.part[i] = _mm512_fmadd_ps(a.part[i], b.part[i], c.part[i]);
+#elif CEDAR_SIMD_BYTES == 32
+    r.part[i] = _mm256_fmadd_ps(a.part[i], b.part[i], c.part[i]);
+#else
+    r.part[i] = a.part[i] * b.part[i] + c.part[i];
+#endif
+  }
+  return r;
+}
+
+/// (c + odd * odd) + even * even, each step rounded: what vdpbf16ps computes.
+CEDAR_INLINE F32x16 dot_pairs(F32x16 c, U32x16 a, U32x16 b) {
+#if CEDAR_SIMD_BYTES == 64
+  F32x16 r;
+  r.part[0] = _mm512_dpbf16_ps(c.part[0], reinterpret_cast<__m512bh>(a.part[0]),
+                               reinterpret_cast<__m512bh>(b.part[0]));
+  return r;
+#else
+  return add_exact_product(add_exact_product(c, odd_of(a), odd_of(b)), even_of(a), even_of(b));
+#endif
+}
+
+// ---- bytes ----------------------------------------------------------------------------------------------
+
+/// table[nibble] for every byte of x; the bytes of x are 0..15. `table` has 16 bytes.
+CEDAR_INLINE U32x16 lookup_nibbles(const uint8_t* table, U32x16 x) {
+  U32x16 r;
+  const __m128i t = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
+  CEDAR_PARTS(i) {
+#if CEDAR_SIMD_BYTES == 64
+    r.part[i] = reinterpret_cast<NativeU>(
+        _mm512_shuffle_epi8(
+        _mm512_maskz_broadcast_i32x4(0xffff, t), reinterpret_cast<__m512i>(x.part[i])));
+#elif CEDAR_SIMD_BYTES == 32
+    r.part[i] = reinterpret_cast<NativeU>(
+        _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(t), reinterpret_cast<__m256i>(x.part[i])));
+#else
+    r.part[i] = reinterpret_cast<NativeU>(_mm_shuffle_epi8(t, reinterpret_cast<__m128i>(x.part[i])));
+#endif
+  }
+  return r;
+}
+
+/// Per lane: c + sum over kSteps words of the four products (unsigned byte of a) * (signed byte of b). The
+/// sum of kSteps pairs of products must fit 16 bits.
+template <int kSteps>
+CEDAR_INLINE U32x16 dot_bytes(U32x16 c, const U32x16* a, const U32x16* b) {
+  U32x16 r;
+  CEDAR_PARTS(i) {
+#if CEDAR_SIMD_BYTES == 64
+    __m512i sum = reinterpret_cast<__m512i>(c.part[i]);
+    for (int s = 0; s < kSteps; ++s) {
+      sum = _mm512_dpbusd_epi32(sum, reinterpret_cast<__m512i>(a[s].part[i]),
+                                reinterpret_cast<__m512i>(b[s].part[i]));
+    }
+    r.part[i] = reinterpret_cast<NativeU>(sum);
+#elif CEDAR_SIMD_BYTES == 32
+    __m256i sum = _mm256_setzero_si256();
+    for (int s = 0; s < kSteps; ++s) {
+      sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(reinterpret_cast<__m256i>(a[s].part[i]),
+                                                       reinterpret_cast<__m256i>(b[s].part[i])));
+    }
+    r.part[i] = c.part[i] + reinterpret_cast<NativeU>(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)));
+#else
+    __m128i sum = _mm_setzero_si128();
+    for (int s = 0; s < kSteps; ++s) {
+      sum = _mm_add_epi16(sum, _mm_maddubs_epi16(reinterpret_cast<__m128i>(a[s].part[i]),
+                                                 reinterpret_cast<__m128i>(b[s].part[i])));
+    }
+    r.part[i] = c.part[i] + reinterpret_cast<NativeU>(_mm_madd_epi16(sum, _mm_set1_epi16(1)));
+#endif
+  }
+  return r;
+}
+
+CEDAR_INLINE F32x16 signed_to_float(U32x16 x) {
+  F32x16 r;
+  CEDAR_PARTS(i) {
+    r.part[i] = __builtin_convertvector(reinterpret_cast<NativeI>(x.part[i]), NativeF);
+  }
+  return r;
+}
+
+/// Bit l set where a[l] > b[l].
+CEDAR_INLINE uint32_t greater_mask(F32x16 a, F32x16 b) {
+  uint32_t mask = 0;
+  CEDAR_PARTS(i) {
+#if CEDAR_SIMD_BYTES == 64
+    mask = _mm512_cmp_ps_mask(a.part[i], b.part[i], _CMP_GT_OQ);
+#elif CEDAR_SIMD_BYTES == 32
+    mask |= static_cast<uint32_t>(
+                _mm256_movemask_ps(_mm256_cmp_ps(a.part[i], b.part[i], _CMP_GT_OQ)))
+            << (i * kNative);
+#else
+    mask |= static_cast<uint32_t>(_mm_movemask_ps(_mm_cmpgt_ps(a.part[i], b.part[i])))
+            << (i * kNative);
+#endif
+  }
+  return mask;
+}
+
+// ---- transposition --------------------------------------------------------------------------------------
+
+/// dst[c][r] = src[r][c] for 16 rows and 16 columns of words. Strides in words.
+CEDAR_INLINE void transpose_16x16(const uint32_t* src, int64_t src_stride, uint32_t* dst,
+                                  int64_t dst_stride) {
+  // log2(width) perfect shuffles of row i with row i + width/2 transpose a width x width tile.
+  typedef int32_t Lanes __attribute__((vector_size(CEDAR_SIMD_BYTES)));
+  Lanes low, high;
+#pragma GCC unroll 16
+  for (int l = 0; l < kNative; ++l) {
+    low[l] = l / 2 + (l & 1) * kNative;
+    high[l] = low[l] + kNative / 2;
+  }
+  for (int br = 0; br < kLanes; br += kNative) {
+    for (int bc = 0; bc < kLanes; bc += kNative) {
+      NativeU a[kNative], b[kNative];
+#pragma GCC unroll 16
+      for (int i = 0; i < kNative; ++i) std::memcpy(&a[i], src + (br + i) * src_stride + bc, sizeof a[i]);
+#pragma GCC unroll 4
+      for (int stage = 1; stage < kNative; stage *= 2) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kNative / 2; ++i) {
+          b[2 * i] = __builtin_shuffle(a[i], a[i + kNative / 2], low);
+          b[2 * i + 1] = __builtin_shuffle(a[i], a[i + kNative / 2], high);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < kNative; ++i) a[i] = b[i];
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < kNative; ++i) std::memcpy(dst + (bc + i) * dst_stride + br, &a[i], sizeof a[i]);
+    }
+  }
+}
+
+}  // namespace cedar::kernels::cpu::CEDAR_ISA
