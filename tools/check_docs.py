@@ -4,7 +4,7 @@
     tools/check_docs.py [ROOT]
 
 Prints `file:line: what is missing` for every finding; exit status 1 if there are any. Looked at are link targets and
-the words inside code spans and code blocks; words with placeholders (<x>, *, {a,b}, $X, capitals such as FILE) are not.
+the words inside code spans and code blocks; words with placeholders (<room>, *, {a,b}, $X, x.h) are not.
 """
 import os
 import re
@@ -18,6 +18,7 @@ FOREIGN = {
 MADE = re.compile(r"(build[\w-]*|\.cache|run)/")
 SOURCE = re.compile(r"\.(h|hpp|cpp|cu|cuh|py|sh|cmake)$")
 TEXT = re.compile(r"\.(md|toml|json|jsonl|yml|yaml|html|txt)$")
+PLACEHOLDER = re.compile(r"(.*/)?[a-z](_\w+)?\.\w+$")  # x.cpp, x_test.cpp
 PATH = re.compile(r"(\.{1,2}/)*[\w.-]+(/[\w.-]+)*/?$")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SPAN = re.compile(r"`([^`]+)`")
@@ -51,7 +52,7 @@ class Tree:
 def check_word(tree, document, word):
     """What is wrong with one word of code, or None."""
     word = re.sub(r":\d+(:\d+)?$", "", word.strip("\"'(),;")).rstrip(".,:")
-    if not PATH.match(word) or word in FOREIGN or MADE.match(word):
+    if not PATH.match(word) or word in FOREIGN or MADE.match(word) or PLACEHOLDER.match(word):
         return None
     if "/" not in word:
         if SOURCE.search(word) and word not in tree.names:

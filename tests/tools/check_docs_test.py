@@ -41,12 +41,12 @@ class CheckDocs(unittest.TestCase):
 
     def test_what_is_no_path_is_left_alone(self):
         self.assertEqual(check(
-            "`/v1/models`, `text/event-stream`, `a/b`, `core/<room>.h`, `core/*.h`, `.ids/_values`, `n / r`, `model.py`,\n"
-            "`build/x.h`, make it so, cedar tree, [site](https://example.org/x.md), [top](#top), `[n, d](x)`\n"), [])
+            "`/v1/models`, `text/event-stream`, `a/b`, `core/<room>.h`, `core/*.h`, `x.cpp`, `core/x_test.cpp`, `.ids/_values`, `n / r`, `model.py`,\n"
+            "`build/made.h`, make it so, cedar tree, [site](https://example.org/x.md), [top](#top), `[n, d](x)`\n"), [])
 
     def test_missing_files(self):
         self.expect_missing("\nsee `core/gone.h`\n", 2, "core/gone.h does not exist")
-        self.expect_missing("`oldroom/x.cpp`\n", 1, "oldroom/x.cpp does not exist")
+        self.expect_missing("`oldroom/ids.cpp`\n", 1, "oldroom/ids.cpp does not exist")
         self.expect_missing("`formats/gone.md`\n", 1, "formats/gone.md does not exist")
         self.expect_missing("`../gone`\n", 1, "../gone does not exist")
         self.expect_missing("`gone.py`\n", 1, "is called gone.py")
