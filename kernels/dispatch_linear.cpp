@@ -10,13 +10,13 @@ namespace cedar::kernels {
 namespace {
 
 Error no_back_end(const char* operation, Device device) {
-  return make_error(Errc::unsupported,
-                    std::string(operation) + ": this build has no back end for " + to_string(device));
+  return make_error(Errc::unsupported, std::string(operation) +
+                                           ": this build has no back end for " + to_string(device));
 }
 
 Error invalid(const char* operation, const char* field, const std::string& rule, int64_t value) {
-  return make_error(Errc::invalid_argument, std::string(operation) + ": " + field + " must be " + rule +
-                                                ", got " + std::to_string(value));
+  return make_error(Errc::invalid_argument, std::string(operation) + ": " + field + " must be " +
+                                                rule + ", got " + std::to_string(value));
 }
 
 struct Pointer {
@@ -27,7 +27,8 @@ struct Pointer {
 Status require(const char* operation, std::initializer_list<Pointer> pointers) {
   for (const Pointer& pointer : pointers) {
     if (pointer.value == nullptr) {
-      return make_error(Errc::invalid_argument, std::string(operation) + ": " + pointer.field + " is null");
+      return make_error(Errc::invalid_argument,
+                        std::string(operation) + ": " + pointer.field + " is null");
     }
   }
   return {};
@@ -79,8 +80,8 @@ Status check(const LinearParams& p) {
   CEDAR_CHECK_OK(require(kOp, {{"weight", p.weight}}));
   if (p.rows < 0) return invalid(kOp, "rows", "at least 0", p.rows);
   if (p.y_dtype != DType::bf16 && p.y_dtype != DType::f32) {
-    return make_error(Errc::invalid_argument,
-                      "linear: y_dtype must be BF16 or F32, got " + std::string(to_string(p.y_dtype)));
+    return make_error(Errc::invalid_argument, "linear: y_dtype must be BF16 or F32, got " +
+                                                  std::string(to_string(p.y_dtype)));
   }
   if (p.y_stride < p.weight->out) {
     return invalid(kOp, "y_stride", "at least " + std::to_string(p.weight->out), p.y_stride);
@@ -145,8 +146,11 @@ Status check(const MoeExpertsParams& p) {
                       "moe_experts: clamp must be positive, got " + std::to_string(p.clamp));
   }
   if (p.rows == 0) return {};
-  CEDAR_CHECK_OK(require(kOp, {{"xq.codes", p.xq.codes}, {"xq.scales", p.xq.scales}, {"y", p.y},
-                               {"experts", p.experts}, {"weights", p.weights}}));
+  CEDAR_CHECK_OK(require(kOp, {{"xq.codes", p.xq.codes},
+                               {"xq.scales", p.xq.scales},
+                               {"y", p.y},
+                               {"experts", p.experts},
+                               {"weights", p.weights}}));
   for (int64_t i = 0; i < p.rows * p.top; ++i) {
     const int32_t expert = p.experts[i];
     if (expert < 0 || expert >= experts) {
@@ -192,7 +196,9 @@ Result<PackedWeight> pack_weight(KernelContext& ctx, std::span<const WeightView>
   return cpu::pack_weight(ctx, stacked);
 }
 
-Status linear(KernelContext& ctx, const LinearParams& p) { return run("linear", ctx, p, cpu::linear); }
+Status linear(KernelContext& ctx, const LinearParams& p) {
+  return run("linear", ctx, p, cpu::linear);
+}
 
 Status moe_gate(KernelContext& ctx, const MoeGateParams& p) {
   return run("moe_gate", ctx, p, cpu::moe_gate);

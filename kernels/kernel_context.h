@@ -26,10 +26,10 @@ CpuIsa best_cpu_isa();
 /// stream). Operations take their workspace from `arena` and give it back before they return.
 struct KernelContext {
   Device device;
-  ThreadPool* pool = nullptr;     // CPU back end; never null
-  Arena* arena = nullptr;         // never null; memory of `device`
-  void* cuda_stream = nullptr;    // CUDA back end only
-  CpuIsa isa = best_cpu_isa();    // CPU back end only; REQUIRES: cpu_supports(isa)
+  ThreadPool* pool = nullptr;   // CPU back end; never null
+  Arena* arena = nullptr;       // never null; memory of `device`
+  void* cuda_stream = nullptr;  // CUDA back end only
+  CpuIsa isa = best_cpu_isa();  // CPU back end only; REQUIRES: cpu_supports(isa)
 };
 
 }  // namespace cedar::kernels

@@ -41,8 +41,7 @@ void decode_fp8_block(const uint8_t* codes, float* panel) {
 
 void decode_fp4_block(const uint8_t* codes, float* panel) {
   // High bytes of the bf16 of each code are not enough for 1.5 and 3 and 6; twice the value is an integer.
-  const __m128i doubled =
-      _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+  const __m128i doubled = _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
   const __m128i nibble = _mm_set1_epi8(15);
   const __m256 half = _mm256_set1_ps(0.5f);
   for (int quad = 0; quad < 8; ++quad) {

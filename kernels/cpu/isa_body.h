@@ -132,7 +132,8 @@ CEDAR_VEC void widen_bf16_block(const uint16_t* block, float* panel) {
 }
 
 /// The scales of `groups` blocks as floats [groups, 32].
-CEDAR_VEC void decode_scales(WeightFormat format, const uint8_t* scales, int64_t groups, float* out) {
+CEDAR_VEC void decode_scales(WeightFormat format, const uint8_t* scales, int64_t groups,
+                             float* out) {
   for (int64_t i = 0; i < groups * kTileOut; i += kLanes) {
     VecF value = splat(1.0f);
     if (format == WeightFormat::fp8_block32) {

@@ -25,8 +25,9 @@ struct IsaKernels {
   /// acc[m][n] += sum over groups, increasing, of scale[n] * (sum of the group's 32 products), in fp32.
   /// Row m reads x[m][x_offset .. x_offset + groups * 32). acc [rows, 32]. A row's operations and their
   /// order do not depend on `rows`.
-  void (*multiply)(WeightFormat format, const void* panel, const float* panel_scales, int64_t groups,
-                   const uint16_t* const* x, int64_t x_offset, int64_t rows, float* acc);
+  void (*multiply)(WeightFormat format, const void* panel, const float* panel_scales,
+                   int64_t groups, const uint16_t* const* x, int64_t x_offset, int64_t rows,
+                   float* acc);
 
   /// One row, columns % 32 == 0 (spec/model.md 2.3, Q8).
   void (*quantize_q8)(const uint16_t* x, int64_t columns, uint8_t* codes, uint8_t* scales);

@@ -57,7 +57,8 @@ Status linear(KernelContext& ctx, const LinearParams& p) {
         if (p.y_dtype == DType::bf16) {
           isa.store_bf16(sums, count, static_cast<uint16_t*>(p.y) + at);
         } else {
-          std::memcpy(static_cast<float*>(p.y) + at, sums, static_cast<size_t>(count) * sizeof *sums);
+          std::memcpy(static_cast<float*>(p.y) + at, sums,
+                      static_cast<size_t>(count) * sizeof *sums);
         }
       }
     }

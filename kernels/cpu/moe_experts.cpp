@@ -19,7 +19,7 @@ struct Segment {
   const ExpertWeights* expert = nullptr;
   std::span<const int32_t> rows;
   std::span<const float> weights;
-  std::span<const uint16_t*> x;      // input rows
+  std::span<const uint16_t*> x;       // input rows
   std::span<const uint16_t*> hidden;  // [rows] of the expert's inner width
   int64_t first_task = 0;             // in pass 1
 };
@@ -56,8 +56,12 @@ class Grouping {
       const int64_t inner = expert.w1.out;
       auto* wide = ctx.arena->allocate<uint16_t>((to - from) * inner);
       for (int64_t i = from; i < to; ++i) hidden[i] = wide + (i - from) * inner;
-      segments_.push_back({&expert, {rows + from, count}, {weights + from, count},
-                           {inputs + from, count}, {hidden + from, count}, tasks_});
+      segments_.push_back({&expert,
+                           {rows + from, count},
+                           {weights + from, count},
+                           {inputs + from, count},
+                           {hidden + from, count},
+                           tasks_});
       tasks_ += tile_count(expert.w1);
     };
     for (size_t e = 0; e < p.routed.size(); ++e) add(p.routed[e], begin[e], begin[e + 1]);
@@ -101,7 +105,8 @@ void hidden_tile(const IsaKernels& isa, const Segment& segment, int64_t tile, fl
 }
 
 /// sums [rows, 32] of one tile of outputs.
-void output_tile(const IsaKernels& isa, std::span<const Segment> segments, int64_t tile, float* sums) {
+void output_tile(const IsaKernels& isa, std::span<const Segment> segments, int64_t tile,
+                 float* sums) {
   alignas(64) float acc[kRowBlock * kTileOut];
   for (const Segment& segment : segments) {
     for_row_blocks(segment.rows.size(), [&](size_t first, size_t count) {
@@ -124,13 +129,13 @@ Status moe_experts(KernelContext& ctx, const MoeExpertsParams& p) {
 
   const PackedWeight& any = (p.shared != nullptr ? *p.shared : p.routed.front()).w1;
   const int64_t mean_rows = ceil_div(p.rows * (p.top + 1), static_cast<int64_t>(segments.size()));
-  ctx.pool->parallel_for(
-      grouping.tasks(), tile_grain(any, 2 * mean_rows), [&](int64_t begin, int64_t end) {
-        for (int64_t task = begin; task < end; ++task) {
-          const Segment& segment = grouping.segment_of(task);
-          hidden_tile(isa, segment, task - segment.first_task, p.clamp);
-        }
-      });
+  ctx.pool->parallel_for(grouping.tasks(), tile_grain(any, 2 * mean_rows),
+                         [&](int64_t begin, int64_t end) {
+                           for (int64_t task = begin; task < end; ++task) {
+                             const Segment& segment = grouping.segment_of(task);
+                             hidden_tile(isa, segment, task - segment.first_task, p.clamp);
+                           }
+                         });
 
   const int64_t tiles = ceil_div(p.d, kTileOut);
   auto* sums = ctx.arena->allocate<float>(tiles * p.rows * kTileOut);

@@ -37,7 +37,8 @@ std::vector<SourceRow> source_rows(std::span<const WeightView> views, int64_t pa
     for (int64_t n = 0; n < view.out; ++n) {
       SourceRow row;
       row.codes = static_cast<const uint8_t*>(view.data) + n * row_bytes(view.format, view.in);
-      if (view.format == WeightFormat::fp8_block32) row.scales = view.scales + n / kTileOut * groups;
+      if (view.format == WeightFormat::fp8_block32)
+        row.scales = view.scales + n / kTileOut * groups;
       if (view.format == WeightFormat::fp4_group32) row.scales = view.scales + n * groups;
       rows.push_back(row);
     }
@@ -85,8 +86,8 @@ bool pack_fp8(const TileRows& rows, int64_t group, int64_t total_bytes, uint8_t*
 void pack_fp4(const TileRows& rows, int64_t group, int64_t total_bytes, uint8_t* block) {
   for (int64_t n = 0; n < kTileOut / 2; ++n) {
     const auto low = group_bytes<kGroupIn / 2>(rows[static_cast<size_t>(n)], group, total_bytes);
-    const auto high = group_bytes<kGroupIn / 2>(rows[static_cast<size_t>(n + kTileOut / 2)], group,
-                                                total_bytes);
+    const auto high =
+        group_bytes<kGroupIn / 2>(rows[static_cast<size_t>(n + kTileOut / 2)], group, total_bytes);
     for (int64_t k = 0; k < kGroupIn; k += 2) {
       const uint8_t a = low[static_cast<size_t>(k / 2)], b = high[static_cast<size_t>(k / 2)];
       uint8_t* out = block + fp4_position(k, n);
@@ -154,10 +155,11 @@ Result<PackedWeight> pack_weight(KernelContext& ctx, std::span<const WeightView>
     }
   });
   if (const int64_t tile = bad_tile.load(); tile != kNone) {
-    return make_error(Errc::invalid_argument,
-                      "weight [" + std::to_string(packed.out) + ", " + std::to_string(packed.in) +
-                          "] has a NaN code or scale in outputs " + std::to_string(tile * kTileOut) +
-                          " to " + std::to_string((tile + 1) * kTileOut - 1));
+    return make_error(Errc::invalid_argument, "weight [" + std::to_string(packed.out) + ", " +
+                                                  std::to_string(packed.in) +
+                                                  "] has a NaN code or scale in outputs " +
+                                                  std::to_string(tile * kTileOut) + " to " +
+                                                  std::to_string((tile + 1) * kTileOut - 1));
   }
   return packed;
 }

@@ -33,8 +33,7 @@ void tile_rows(const IsaKernels& isa, const PackedWeight& weight, int64_t tile,
   const auto rows = static_cast<int64_t>(x.size());
   CEDAR_DCHECK(rows <= kRowBlock);
   const int64_t groups = group_count(weight);
-  const auto* codes =
-      weight.codes.as<uint8_t>() + tile * groups * block_bytes(weight.format);
+  const auto* codes = weight.codes.as<uint8_t>() + tile * groups * block_bytes(weight.format);
   const auto* scales =
       weight.scales.as<uint8_t>() + tile * groups * block_scale_bytes(weight.format);
   alignas(64) float panel[kPanelGroups * kBlockElements];
@@ -46,7 +45,8 @@ void tile_rows(const IsaKernels& isa, const PackedWeight& weight, int64_t tile,
     const void* decoded = isa.decode_panel(
         weight.format, codes + group * block_bytes(weight.format),
         scales + group * block_scale_bytes(weight.format), count, panel, panel_scales);
-    isa.multiply(weight.format, decoded, panel_scales, count, x.data(), group * kGroupIn, rows, acc);
+    isa.multiply(weight.format, decoded, panel_scales, count, x.data(), group * kGroupIn, rows,
+                 acc);
   }
 }
 

@@ -20,7 +20,9 @@ inline const uint16_t* bf16_bits(const Bf16* x) { return reinterpret_cast<const 
 constexpr int64_t kRowBlock = 96;
 
 inline int64_t tile_count(const PackedWeight& weight) { return weight.out_padded / kTileOut; }
-inline int64_t group_count(const PackedWeight& weight) { return (weight.in + kGroupIn - 1) / kGroupIn; }
+inline int64_t group_count(const PackedWeight& weight) {
+  return (weight.in + kGroupIn - 1) / kGroupIn;
+}
 
 /// acc[m] = x[m] * tile^T for rows <= kRowBlock; acc [rows, 32] is overwritten. Every x[m] has
 /// group_count * 32 readable elements, zeros beyond weight.in.
