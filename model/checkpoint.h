@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/tensor_view.h"
@@ -15,10 +16,10 @@
 
 namespace cedar::model {
 
-/// A linear with block scales: FP8 (scale per 32x32), FP4 (scale per row and 32) or plain bf16/f32 (no scale).
+/// A linear with block scales: FP8 (scale per 32x32) or FP4 (scale per row and 32).
 struct LinearTensors {
   TensorView weight;
-  TensorView scale;  // empty for bf16 and f32
+  TensorView scale;
 };
 
 struct ExpertTensors {
@@ -56,7 +57,8 @@ struct LayerTensors {
   TensorView q_norm, kv_norm, attn_sink;
   TensorView attn_norm, ffn_norm;
   HcTensors hc_attn, hc_ffn;
-  TensorView gate_weight, gate_bias, gate_bias_vl;
+  TensorView gate_weight, gate_bias;
+  TensorView gate_bias_vl;  // empty without a vision_config
   ExpertTensors shared;
   std::vector<ExpertTensors> experts;
   std::optional<CompressorTensors> compressor;
@@ -81,9 +83,11 @@ struct VisionTensors {
 };
 
 enum class Role : uint8_t { all, encoder, decoder };
+std::string_view to_string(Role role);
 
 /// What a role loads. A layer that the role does not hold is absent; of the boundary layer the encoder role
 /// holds only what projects the decoder's global KV: attn_norm, compressor, indexer.wk and k_norm.
+/// The drafter belongs to the decoder role; vision is loaded with Role::all only.
 struct Checkpoint {
   ModelConfig config;
   ModelPlan plan;
@@ -98,21 +102,11 @@ struct Checkpoint {
   std::vector<std::shared_ptr<const SafetensorsFile>> files;  // keep the views alive
 };
 
-/// Errors: invalid_checkpoint / invalid_config naming tensor, file, expected and found shape and dtype.
-/// Tensors of other roles must still be known names: an unknown tensor is refused for every role.
+/// Maps the files and checks every header; reads no weight. Views of packed FP4 have dtype e2m1x2.
+/// Shards that hold nothing for the role need not exist. Tensors of other roles must still be known names: an
+/// unknown tensor is refused for every role.
+/// Errors: those of load_model_config; not_found without weights; invalid_checkpoint naming tensor, file,
+/// expected and found shape and dtype, or the tensors that are missing or left over.
 Result<Checkpoint> load_checkpoint(const std::string& directory, Role role);
-
-/// One expected tensor. The list is a function of the config alone; `cedar inspect` sums it for a directory
-/// that holds only a config.json.
-struct ExpectedTensor {
-  std::string name;
-  DType dtype;
-  std::vector<int64_t> shape;
-  bool encoder = false;  // needed by the encoder role
-  bool decoder = false;  // needed by the decoder role
-  bool engram_table = false;
-  int64_t bytes() const;
-};
-std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config, const ModelPlan& plan);
 
 }  // namespace cedar::model

@@ -28,13 +28,15 @@ struct EngramLayout {
   int64_t columns = 0;
   int64_t max_ngram = 0;
 
-  /// Row ids of `count` consecutive tokens, [count, columns] into `rows`. `history` holds the compressed ids
+  /// Row ids of consecutive tokens, [compressed.size(), columns] into `rows`. `history` holds the compressed ids
   /// before the first token, oldest first, as many as exist up to max_ngram - 1 (kDeadToken included);
-  /// `pad` is the compressed id of the pad token.
+  /// `pad` is the compressed id of the pad token. Longer histories are allowed, their oldest ids do not count.
+  /// REQUIRES: ids are kDeadToken or in [0, engram_compressed_vocab_size).
   void hash(const EngramLayerLayout& layer, std::span<const int32_t> history,
             std::span<const int32_t> compressed, int32_t pad, int64_t* rows) const;
 };
 
+/// Without Engram layers the layout is empty.
 /// Errors: invalid_config when the primes of a layer do not sum to engram_num_embeddings.
 Result<EngramLayout> make_engram_layout(const ModelConfig& config);
 
@@ -57,6 +59,7 @@ class TokenCompression {
 
 class Tokenizer;
 /// Errors: invalid_config when the number of distinct keys is not engram_compressed_vocab_size.
-Result<TokenCompression> make_token_compression(const Tokenizer& tokenizer, const ModelConfig& config);
+Result<TokenCompression> make_token_compression(const Tokenizer& tokenizer,
+                                                const ModelConfig& config);
 
 }  // namespace cedar::model

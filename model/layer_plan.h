@@ -24,9 +24,9 @@ struct LayerPlan {
   LayerId id = 0;
   Half half = Half::encoder;
   LayerMode mode = LayerMode::window_only;
-  int64_t ratio = 0;                   // tokens per global row; 0 for window_only
-  std::optional<LayerId> kv_source;    // owner of the main KV and index keys it reads
-  std::optional<LayerId> index_source; // owner of its top-k list
+  int64_t ratio = 0;                    // tokens per global row; 0 for window_only
+  std::optional<LayerId> kv_source;     // owner of the main KV and index keys it reads
+  std::optional<LayerId> index_source;  // owner of its top-k list
   bool makes_candidates = false;
   bool uses_candidates = false;  // reindex layers above the candidate source
   bool has_engram = false;

@@ -68,7 +68,7 @@ struct ModelConfig {
   int64_t index_n_heads = 0;
   int64_t index_head_dim = 0;
   int64_t index_topk = 0;
-  std::optional<LayerId> candidate_source_layer_id;
+  std::optional<LayerId> candidate_source_layer_id;  // null in the file: no candidate pool
   int64_t candidate_topk_blocks = 0;
   int64_t candidate_block_size = 0;
   int64_t hc_mult = 0;
@@ -82,7 +82,7 @@ struct ModelConfig {
   int64_t engram_head_dim = 0;
   TokenId engram_pad_token_id = 0;
   int64_t engram_compressed_vocab_size = 0;
-  int64_t num_nextn_predict_layers = 0;  // DSpark stages; 0: no drafter
+  int64_t num_nextn_predict_layers = 0;  // DSpark stages; 0: no drafter, and no dspark_ key is read
   int64_t dspark_block_size = 0;
   TokenId dspark_noise_token_id = 0;
   std::vector<LayerId> dspark_target_layer_ids;
@@ -92,13 +92,17 @@ struct ModelConfig {
 
   std::optional<VisionConfig> vision;
 
+  /// The whole file with sorted keys and no blanks: what a fingerprint covers.
+  std::string canonical_json;
+
   /// Columns of an Engram row set: (max_ngram - 1) * heads.
   int64_t engram_columns() const { return (engram_max_ngram_size - 1) * engram_n_heads; }
   /// Tokens of one KV block: the sliding window.
   int64_t block_tokens() const { return sliding_window; }
 };
 
-/// Parses and validates. Errors: invalid_config naming key and value.
+/// Parses and validates what one key or one object can say; contradictions between the layer lists are
+/// found by make_layer_plan, which both of these run. Errors: invalid_config naming key and value.
 Result<ModelConfig> parse_model_config(std::string_view json_text);
 /// Reads `directory`/config.json. Errors: not_found, io_error, invalid_config (with the path).
 Result<ModelConfig> load_model_config(const std::string& directory);
