@@ -315,7 +315,7 @@ Status Forward::engram(LayerId id, const StepBatch& batch, Bf16* x) {
                                    [&](const auto& l) { return l.layer == id; });
   const int64_t columns = model_.engram.columns;
   const auto compressed = [&](TokenId token) {
-    return config.image_token_id == token ? model::kDeadToken : model_.compression[token];
+    return model_.is_image(token) ? model::kDeadToken : model_.compression[token];
   };
   std::vector<int64_t> row_ids(static_cast<size_t>(batch.rows * columns));
   std::vector<int32_t> history, current;

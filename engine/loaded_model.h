@@ -97,6 +97,11 @@ struct LoadedModel {
   model::EngramLayout engram;
   model::TokenCompression compression;  // empty when the model has no Engram layers
   model::Checkpoint checkpoint;         // keeps the mapped files and the Engram tables alive
+
+  /// Whether `token` marks a position of an image span. Text-only checkpoints have none.
+  bool is_image(TokenId token) const {
+    return config.vision.has_value() && config.image_token_id == token;
+  }
 };
 
 /// Called while loading with (bytes done, bytes in all).

@@ -38,6 +38,7 @@ Result<DeviceTensor> WeightLoader::copy_bytes(std::span<const std::byte> bytes) 
 }
 
 Result<DeviceTensor> WeightLoader::copy(const TensorView& view) {
+  if (view.empty()) return DeviceTensor();  // optional in the format: gate.bias_vl without vision
   const auto bytes = static_cast<size_t>(view.bytes());
   CEDAR_TRY(DeviceTensor tensor,
             copy_bytes({static_cast<const std::byte*>(view.data), bytes}));

@@ -111,7 +111,7 @@ StepBatch make_step_batch(kernels::KernelContext& ctx, const LoadedModel& model,
       batch.positions_host.push_back(position);
       row_sequence.push_back(static_cast<int32_t>(s));
       boundary_targets.push_back(sequence.writes_global ? position : -1);
-      image_mask.push_back(model.config.image_token_id == id ? 1 : 0);
+      image_mask.push_back(model.is_image(id) ? 1 : 0);
       any_image = any_image || image_mask.back() != 0;
     }
   }

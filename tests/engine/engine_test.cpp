@@ -205,7 +205,9 @@ TEST(PrefillEngine, ShortPromptsGoFirstAndLongOnesAge) {
       if (event.id == RequestId(1)) long_rows += event.rows;
       if (event.finished) (*engine)->release(event.id);
     }
-    if (step == 1) EXPECT_EQ(long_rows, 0);  // the short one took the first two chunks
+    if (step == 1) {
+      EXPECT_EQ(long_rows, 0);  // the short one took the first two chunks
+    }
   }
   EXPECT_GT(long_rows, 0);
 }
