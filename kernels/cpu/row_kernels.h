@@ -35,12 +35,13 @@ struct AttendQuery {
   uint8_t* scratch = nullptr;  // attention_scratch_bytes(heads, head_dim), 64-byte aligned
 };
 
-/// The same with dense bf16 keys and values, many queries of one head (vision).
+/// The same with dense bf16 keys and values: many queries of one head (vision), or many heads of one query.
 struct AttendDense {
   const uint16_t* q = nullptr;  // [queries, stride]
   const uint16_t* k = nullptr;  // [keys, stride]
   const uint16_t* v = nullptr;  // [keys, stride]
   int64_t stride = 0;           // in elements
+  const float* sink = nullptr;  // [queries] or null
   int64_t queries = 0;
   int64_t keys = 0;
   float scale = 0;

@@ -270,7 +270,9 @@ static void attend_dense(const AttendDense& p) {
     attend_block(s, p.q, p.stride, p.queries, count, p.scale);
   }
   for (int64_t i = 0; i < p.queries; ++i) {
-    finish_query(s, i, s.total[i], nullptr, nullptr, 0, p.o + i * p.o_stride);
+    const float denominator =
+        p.sink == nullptr ? s.total[i] : s.total[i] + exp(p.sink[i] - s.maximum[i]);
+    finish_query(s, i, denominator, nullptr, nullptr, 0, p.o + i * p.o_stride);
   }
 }
 

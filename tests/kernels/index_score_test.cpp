@@ -1,0 +1,194 @@
+#include "kernels/index_score.h"
+
+#include <limits>
+
+#include "kernels/rope.h"
+#include "tests/reference/attention_reference.h"
+#include "tests/support/paged_store.h"
+
+namespace cedar::kernels {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+struct Problem {
+  int64_t heads = 32, columns = 128;
+  std::vector<int32_t> sequences;
+  std::vector<int64_t> visible;
+  int64_t keys_each = 0;
+  int64_t rows_per_page = 64;
+};
+
+class IndexScore : public test::EachBackend {
+ protected:
+  struct Outcome {
+    std::vector<float> scores;
+    std::vector<double> want;
+  };
+
+  Outcome run(const Problem& problem, IndexScoreMode mode, int64_t stride) {
+    const auto rows = static_cast<int64_t>(problem.sequences.size());
+    test::PagedStore keys(device(), RowFormat::q4x, 2, problem.keys_each, problem.columns,
+                          problem.rows_per_page, 31);
+    const int64_t bytes = packed_row_bytes(RowFormat::q4x, problem.columns);
+    const auto q_values = test::random_bf16(rows * problem.heads * problem.columns, 32);
+    std::vector<uint8_t> q(static_cast<size_t>(rows * problem.heads * bytes));
+    for (int64_t i = 0; i < rows * problem.heads; ++i) {
+      quantize_row(RowFormat::q4x, q_values.data() + i * problem.columns, problem.columns, q.data() + i * bytes);
+    }
+    const auto weights = test::random_bf16(rows * problem.heads, 33);
+    auto d_q = upload(q);
+    auto d_weights = upload(weights);
+    auto d_sequences = upload(problem.sequences);
+    auto d_visible = upload(problem.visible);
+    auto scores = reserve<float>(rows * stride, 123.0f);
+    IndexScoreParams p;
+    p.q = d_q.data();
+    p.head_weights = d_weights.data();
+    p.head_weight_scale = 1.0f / 64;
+    p.keys = keys.rows();
+    p.sequences = d_sequences.data();
+    p.visible = d_visible.data();
+    p.scores = scores.data();
+    p.score_stride = stride;
+    p.rows = rows;
+    p.heads = problem.heads;
+    p.columns = problem.columns;
+    p.mode = mode;
+    test::expect_ok(index_score(ctx(), p));
+
+    Outcome out{scores.host(), {}};
+    for (int64_t r = 0; r < rows; ++r) {
+      std::vector<test::Row> heads;
+      test::Row w;
+      for (int64_t h = 0; h < problem.heads; ++h) {
+        std::vector<Bf16> x(static_cast<size_t>(problem.columns));
+        dequantize_row(RowFormat::q4x, q.data() + (r * problem.heads + h) * bytes, problem.columns, x.data());
+        heads.push_back(test::widened(x));
+        w.push_back(test::as_double(weights[static_cast<size_t>(r * problem.heads + h)]) / 64);
+      }
+      for (int64_t j = 0; j < stride; ++j) {
+        out.want.push_back(j < problem.visible[static_cast<size_t>(r)]
+                               ? test::index_score_reference(
+                                     heads, w, keys.row(problem.sequences[static_cast<size_t>(r)], j),
+                                     mode == IndexScoreMode::bf16)
+                               : static_cast<double>(kMinusInfinity));
+      }
+    }
+    return out;
+  }
+
+  void expect_close(const Outcome& out, double bound) {
+    ASSERT_EQ(out.scores.size(), out.want.size());
+    double largest = 0;
+    for (const double x : out.want) {
+      if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
+    }
+    for (size_t i = 0; i < out.want.size(); ++i) {
+      if (std::isfinite(out.want[i])) {
+        ASSERT_NEAR(static_cast<double>(out.scores[i]), out.want[i], bound * largest) << i;
+      } else {
+        ASSERT_EQ(out.scores[i], kMinusInfinity) << i;
+      }
+    }
+  }
+};
+
+const Problem kRelease{32, 128, {0, 0, 0, 1, 1, 0}, {150, 151, 0, 64, 7, 149}, 160, 64};
+// Pages of 5 rows; 3 heads of 32 channels; visible counts around a tile's and a page's end.
+const Problem kOdd{3, 32, {1, 1, 1, 1, 1, 1}, {1, 5, 63, 64, 65, 129}, 130, 5};
+
+TEST_P(IndexScore, Fp32FollowsTheFormula) {
+  expect_close(run(kRelease, IndexScoreMode::fp32, 170), 1e-6);
+  expect_close(run(kOdd, IndexScoreMode::fp32, 129), 1e-6);
+  expect_close(run({2, 32, {0, 0}, {33, 34}, 40, 16}, IndexScoreMode::fp32, 40), 1e-6);
+  expect_close(run({64, 512, {0}, {20}, 20, 16}, IndexScoreMode::fp32, 20), 1e-6);
+}
+
+TEST_P(IndexScore, Bf16RoundsWhereTheReferenceRounds) {
+  for (const Problem& problem : {kRelease, kOdd}) {
+    const Outcome out = run(problem, IndexScoreMode::bf16, 170);
+    int different = 0, finite = 0;
+    for (size_t i = 0; i < out.want.size(); ++i) {
+      const Bf16 got(out.scores[i]), want(static_cast<float>(out.want[i]));
+      ASSERT_EQ(float_bits(static_cast<float>(got)), float_bits(out.scores[i])) << "not a bf16";
+      ASSERT_LE(test::bf16_steps(got, want), 1) << i;
+      finite += std::isfinite(out.want[i]) ? 1 : 0;
+      different += got == want ? 0 : 1;
+    }
+    // The head sum alone is inexact: it may fall on the other side of a rounding boundary now and then.
+    EXPECT_LE(different, finite / 50);
+  }
+}
+
+TEST_P(IndexScore, ARowDoesNotDependOnItsNeighbours) {
+  for (const IndexScoreMode mode : {IndexScoreMode::fp32, IndexScoreMode::bf16}) {
+    // The second run scores the same first row alone.
+    const Outcome together = run(kRelease, mode, 170);
+    const Outcome alone = run({32, 128, {0}, {150}, 160, 64}, mode, 170);
+    for (size_t i = 0; i < 170; ++i) ASSERT_EQ(float_bits(together.scores[i]), float_bits(alone.scores[i])) << i;
+  }
+}
+
+TEST_P(IndexScore, QueriesAreRotatedAndPackedPerHead) {
+  for (const auto& [heads, columns, rotary] : {std::tuple<int64_t, int64_t, int64_t>{32, 128, 64}, {2, 32, 24}}) {
+    const std::vector<int64_t> positions = {0, 5, 123456};
+    const auto inv_freq = rope_inverse_frequencies(rotary, 160000, {16, 32, 1, 65536});
+    auto values = test::random_bf16(3 * heads * columns, 41);
+    auto d_q = upload(values);
+    auto d_positions = upload(positions);
+    auto d_freq = upload(inv_freq);
+    const int64_t bytes = packed_row_bytes(RowFormat::q4x, columns);
+    auto packed = reserve<uint8_t>(3 * heads * bytes);
+    IndexQueryParams p;
+    p.q = d_q.data();
+    p.positions = d_positions.data();
+    p.inv_freq = d_freq.data();
+    p.packed = packed.data();
+    p.rows = 3;
+    p.heads = heads;
+    p.columns = columns;
+    p.rotary_dim = rotary;
+    test::expect_ok(index_query(ctx(), p));
+
+    test::BackendContext plain(test::all_backends().front());
+    test::expect_ok(rope(*plain, {.x = values.data(),
+                                  .row_stride = heads * columns,
+                                  .head_stride = columns,
+                                  .positions = positions.data(),
+                                  .inv_freq = inv_freq.data(),
+                                  .rows = 3,
+                                  .heads = heads,
+                                  .head_dim = columns,
+                                  .rotary_dim = rotary}));
+    std::vector<uint8_t> want(static_cast<size_t>(3 * heads * bytes));
+    for (int64_t i = 0; i < 3 * heads; ++i) {
+      quantize_row(RowFormat::q4x, values.data() + i * columns, columns, want.data() + i * bytes);
+    }
+    EXPECT_EQ(packed.host(), want);
+  }
+}
+
+TEST_P(IndexScore, RefusesAStrideBelowTheVisibleKeys) {
+  uint8_t byte = 0;
+  Bf16 weight;
+  float score = 0;
+  const int32_t sequence = 0;
+  const int64_t visible = 9;
+  IndexScoreParams p;
+  p.q = &byte;
+  p.head_weights = &weight;
+  p.sequences = &sequence;
+  p.visible = &visible;
+  p.scores = &score;
+  p.score_stride = 8;
+  p.rows = 1;
+  p.heads = 1;
+  p.columns = 32;
+  test::expect_invalid(index_score(ctx(), p), "score_stride", "8");
+}
+
+CEDAR_EACH_BACKEND(IndexScore);
+
+}  // namespace
+}  // namespace cedar::kernels
