@@ -1,0 +1,89 @@
+#pragma once
+// The door to the actors for rooms that do not know them: no CAF type appears here. Submit a request with
+// a sink, get its events, cancel it.
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/ids.h"
+#include "core/result.h"
+#include "engine/decode_engine.h"
+#include "engine/prefill_engine.h"
+
+namespace cedar::actors {
+
+/// One sequence to read and to continue.
+struct GenerateRequest {
+  engine::DecodeRequest decode;  // `id` is set by submit()
+  std::vector<engine::ImageRows> images;
+  std::chrono::milliseconds deadline{600000};  // from submit() to the last token, waiting included
+  int32_t priority = 0;                        // lower goes first while waiting for room
+};
+
+/// The request waits for room; `position` requests go before it.
+struct QueuedEvent {
+  int64_t position = 0;
+};
+/// The encoder has read `computed` of `total` prompt tokens.
+struct PrefillEvent {
+  int64_t computed = 0;
+  int64_t total = 0;
+};
+/// The prompt has been read; `cached` of its tokens came from the cache.
+struct PromptReadEvent {
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;
+};
+/// Tokens in output order.
+struct TokensEvent {
+  std::vector<engine::TokenEvent> tokens;
+};
+/// The last event of every request, exactly once. `error` is set when `reason` is failed.
+struct FinishedEvent {
+  engine::FinishReason reason = engine::FinishReason::stop;
+  std::optional<Error> error;
+};
+
+using StreamEvent =
+    std::variant<QueuedEvent, PrefillEvent, PromptReadEvent, TokensEvent, FinishedEvent>;
+
+/// Receives the events of one request, in order, from changing threads but never two at a time. Must not
+/// block and must not throw.
+class StreamSink {
+ public:
+  virtual ~StreamSink() = default;
+  virtual void on_event(StreamEvent&& event) = 0;
+};
+
+/// A moment's view; the numbers need not belong to the same instant.
+struct Stats {
+  bool ready = false;  // every stage is up and requests are accepted
+  int64_t queued = 0;
+  int64_t running = 0;
+  int64_t encoder_requests = 0;
+  int64_t encoder_queued_tokens = 0;
+  int64_t encoder_free_blocks = 0;
+  int64_t decoder_sequences = 0;
+  int64_t decoder_free_blocks = 0;
+  int64_t decoder_total_blocks = 0;
+  int64_t live_actors = 0;
+};
+
+/// All methods may be called from any thread and return at once.
+class Client {
+ public:
+  virtual ~Client() = default;
+  /// Failures, too, reach the sink: overloaded (the queue is full), context_too_long, unavailable (a stage
+  /// is missing, or the system stops), deadline_exceeded, invalid_argument, internal.
+  virtual RequestId submit(GenerateRequest request, std::shared_ptr<StreamSink> sink) = 0;
+  /// The sink gets FinishedEvent{cancelled} unless the request has ended. Unknown ids are ignored.
+  virtual void cancel(RequestId id) = 0;
+  virtual Stats stats() const = 0;
+};
+
+}  // namespace cedar::actors

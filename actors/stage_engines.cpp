@@ -1,0 +1,60 @@
+#include "actors/stage_engines.h"
+
+#include <utility>
+
+namespace cedar::actors {
+namespace {
+
+class PrefillAdapter final : public EncoderEngine {
+ public:
+  explicit PrefillAdapter(std::unique_ptr<engine::PrefillEngine> engine)
+      : engine_(std::move(engine)) {}
+  Status submit(engine::PrefillRequest request) override {
+    return engine_->submit(std::move(request));
+  }
+  bool idle() const override { return engine_->idle(); }
+  Result<std::vector<engine::PrefillEvent>> step() override { return engine_->step(); }
+  std::span<const std::byte> block(RequestId id, int64_t index) const override {
+    return engine_->block(id, index);
+  }
+  Result<engine::Handoff> take_handoff(RequestId id) override { return engine_->take_handoff(id); }
+  void release(RequestId id) override { engine_->release(id); }
+  engine::PrefillLoad load() const override { return engine_->load(); }
+
+ private:
+  std::unique_ptr<engine::PrefillEngine> engine_;
+};
+
+class DecodeAdapter final : public DecoderEngine {
+ public:
+  explicit DecodeAdapter(std::unique_ptr<engine::DecodeEngine> engine)
+      : engine_(std::move(engine)) {}
+  Status reserve(engine::DecodeRequest request) override {
+    return engine_->reserve(std::move(request));
+  }
+  Status import_block(RequestId id, int64_t index, std::span<const std::byte> bytes) override {
+    return engine_->import_block(id, index, bytes);
+  }
+  Status start(RequestId id, engine::Handoff handoff) override {
+    return engine_->start(id, std::move(handoff));
+  }
+  void cancel(RequestId id) override { engine_->cancel(id); }
+  bool idle() const override { return engine_->idle(); }
+  Result<std::vector<engine::TokenEvent>> step() override { return engine_->step(); }
+  engine::DecodeLoad load() const override { return engine_->load(); }
+
+ private:
+  std::unique_ptr<engine::DecodeEngine> engine_;
+};
+
+}  // namespace
+
+std::unique_ptr<EncoderEngine> as_stage_engine(std::unique_ptr<engine::PrefillEngine> engine) {
+  return std::make_unique<PrefillAdapter>(std::move(engine));
+}
+
+std::unique_ptr<DecoderEngine> as_stage_engine(std::unique_ptr<engine::DecodeEngine> engine) {
+  return std::make_unique<DecodeAdapter>(std::move(engine));
+}
+
+}  // namespace cedar::actors

@@ -1,0 +1,180 @@
+#include "actors/system.h"
+
+#include <caf/scoped_actor.hpp>
+#include <caf/send.hpp>
+
+#include <thread>
+#include <utility>
+
+#include "actors/decoder_stage.h"
+#include "actors/encoder_stage.h"
+#include "actors/engram_lookup.h"
+#include "actors/kv_cache.h"
+#include "actors/system_impl.h"
+#include "core/log.h"
+
+namespace cedar::actors {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// An exit message that overtakes whatever waits in the mailbox.
+void end_actor(const caf::strong_actor_ptr& actor) {
+  if (!actor) return;
+  caf::anon_send<caf::message_priority::high>(
+      caf::actor_cast<caf::actor>(actor),
+      caf::exit_msg{caf::actor_addr{}, caf::exit_reason::user_shutdown});
+}
+
+template <class Engine, class StageEngine>
+class FirstThenNew {
+ public:
+  using Make = std::function<Result<std::unique_ptr<Engine>>()>;
+  FirstThenNew(std::unique_ptr<Engine> first, Make make)
+      : first_(std::make_shared<std::unique_ptr<Engine>>(std::move(first))), make_(std::move(make)) {}
+
+  /// The engine made before the actors started, so that its errors reach the user; later a new one.
+  Result<std::unique_ptr<StageEngine>> operator()() const {
+    if (*first_) return as_stage_engine(std::move(*first_));
+    CEDAR_TRY(auto engine, make_());
+    return as_stage_engine(std::move(engine));
+  }
+
+ private:
+  std::shared_ptr<std::unique_ptr<Engine>> first_;
+  Make make_;
+};
+
+}  // namespace
+
+ActorClient::ActorClient(caf::actor_system& system, RouterActor router,
+                         std::shared_ptr<LoadBoard> board)
+    : system_(system), router_(std::move(router)), board_(std::move(board)) {}
+
+RequestId ActorClient::submit(GenerateRequest request, std::shared_ptr<StreamSink> sink) {
+  const RequestId id{next_id_.fetch_add(1)};
+  request.decode.id = id;
+  caf::anon_send(router_, SubmitRequest{std::make_shared<const GenerateRequest>(std::move(request)),
+                                        std::make_shared<OnceSink>(std::move(sink))});
+  return id;
+}
+
+// At normal priority: a cancellation must not overtake the request it is meant for.
+void ActorClient::cancel(RequestId id) { caf::anon_send(router_, CancelRequest{id}); }
+
+Stats ActorClient::stats() const {
+  Stats stats;
+  stats.ready = board_->ready;
+  stats.queued = board_->queued;
+  stats.running = board_->running;
+  stats.encoder_requests = board_->encoder_requests;
+  stats.encoder_queued_tokens = board_->encoder_queued_tokens;
+  stats.encoder_free_blocks = board_->encoder_free_blocks;
+  stats.decoder_sequences = board_->decoder_sequences;
+  stats.decoder_free_blocks = board_->decoder_free_blocks;
+  stats.decoder_total_blocks = board_->decoder_total_blocks;
+  stats.live_actors = static_cast<int64_t>(system_.registry().running());
+  return stats;
+}
+
+System::Impl::Impl(const SystemOptions& options) {
+  // Defaults of the library: at least four threads whatever the quota, and no limit on how long one actor
+  // keeps a thread.
+  config.set("scheduler.max-threads", static_cast<size_t>(options.scheduler_threads));
+  config.set("scheduler.max-throughput", static_cast<size_t>(options.max_throughput));
+  system = std::make_unique<caf::actor_system>(config);
+}
+
+void System::Impl::start_router(const RouterOptions& options, StageSpawners spawners) {
+  router = system->spawn<Router>(options, std::move(spawners), board);
+  client = std::make_unique<ActorClient>(*system, router, board);
+}
+
+int64_t System::Impl::ask_to_drain(bool end_sessions) {
+  int64_t left = -1;
+  caf::scoped_actor self(*system);
+  self->request(router, 2s, DrainAtom::value, end_sessions)
+      .receive([&](int64_t count) { left = count; }, [](const caf::error&) {});
+  return left;
+}
+
+void System::Impl::stop() {
+  client.reset();
+  // The router first: it tells every waiting request, then ends the stages.
+  end_actor(caf::actor_cast<caf::strong_actor_ptr>(router));
+  if (kv_cache) end_actor(caf::actor_cast<caf::strong_actor_ptr>(kv_cache));
+  if (engram) end_actor(caf::actor_cast<caf::strong_actor_ptr>(engram));
+  destroy(router);
+  destroy(kv_cache);
+  destroy(engram);
+  system.reset();  // waits for the last actor
+}
+
+StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory decoder,
+                              std::shared_ptr<LoadBoard> board) {
+  StageSpawners spawners;
+  spawners.encoder = [encoder, board](caf::actor_system& system) -> EncoderStageActor {
+    return system.spawn<EncoderStage, caf::detached>(encoder, board);
+  };
+  spawners.decoder = [decoder, board](caf::actor_system& system) -> DecoderStageActor {
+    return system.spawn<DecoderStage, caf::detached>(decoder, board);
+  };
+  return spawners;
+}
+
+Result<std::unique_ptr<System>> System::start(std::shared_ptr<const engine::LoadedModel> model,
+                                              const SystemOptions& options) {
+  const auto engram = engine::local_engram_source(model);
+  const auto make_encoder = [=] {
+    return engine::PrefillEngine::create(model, engram, options.engine);
+  };
+  const auto make_decoder = [=] {
+    return engine::DecodeEngine::create(model, engram, options.engine);
+  };
+  CEDAR_TRY(auto encoder, make_encoder());
+  CEDAR_TRY(auto decoder, make_decoder());
+  RouterOptions router;
+  router.max_queued = options.max_queued;
+  router.encoder = {options.engine.max_sequences, encoder->load().free_blocks,
+                    model->layout.block_tokens};
+  router.decoder = {options.engine.max_sequences, decoder->load().total_blocks,
+                    model->layout.block_tokens};
+  auto impl = std::make_unique<Impl>(options);
+  impl->kv_cache = impl->system->spawn<KvCache>(options.cache_bytes);
+  if (!model->config.engram_layer_ids.empty()) {
+    const int64_t row_bytes = model->config.engram_head_dim + model->config.engram_head_dim / 32;
+    impl->engram = impl->system->spawn<EngramLookup, caf::detached>(engram, row_bytes);
+  }
+  impl->start_router(
+      router,
+      detached_stages(
+          FirstThenNew<engine::PrefillEngine, EncoderEngine>(std::move(encoder), make_encoder),
+          FirstThenNew<engine::DecodeEngine, DecoderEngine>(std::move(decoder), make_decoder),
+          impl->board));
+  return std::make_unique<System>(std::move(impl));
+}
+
+System::System(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+System::~System() { impl_->stop(); }
+
+Client& System::client() { return *impl_->client; }
+
+void System::drain(std::chrono::milliseconds grace) {
+  const auto deadline = std::chrono::steady_clock::now() + grace;
+  int64_t left = impl_->ask_to_drain(false);
+  while (left > 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(5ms);
+    left = impl_->ask_to_drain(false);
+  }
+  if (left > 0) {
+    log::info("system", "cancelling requests that outlive the grace period", {{"requests", left}});
+  }
+  const auto hard_deadline = std::chrono::steady_clock::now() + 10s;
+  while (left > 0 && std::chrono::steady_clock::now() < hard_deadline) {
+    left = impl_->ask_to_drain(true);
+    std::this_thread::sleep_for(2ms);
+  }
+}
+
+}  // namespace cedar::actors

@@ -1,0 +1,53 @@
+#pragma once
+// The inside of System, for system.cpp and for tests that bring stages of their own.
+
+#include <caf/actor_system.hpp>
+#include <caf/actor_system_config.hpp>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+
+#include "actors/load_board.h"
+#include "actors/router.h"
+#include "actors/stage_engines.h"
+#include "actors/system.h"
+
+namespace cedar::actors {
+
+class ActorClient final : public Client {
+ public:
+  ActorClient(caf::actor_system& system, RouterActor router, std::shared_ptr<LoadBoard> board);
+  RequestId submit(GenerateRequest request, std::shared_ptr<StreamSink> sink) override;
+  void cancel(RequestId id) override;
+  Stats stats() const override;
+
+ private:
+  caf::actor_system& system_;
+  RouterActor router_;
+  std::shared_ptr<LoadBoard> board_;
+  std::atomic<uint64_t> next_id_{1};
+};
+
+struct System::Impl {
+  explicit Impl(const SystemOptions& options);
+
+  caf::actor_system_config config;
+  std::unique_ptr<caf::actor_system> system;
+  std::shared_ptr<LoadBoard> board = std::make_shared<LoadBoard>();
+  RouterActor router;
+  KvCacheActor kv_cache;
+  EngramActor engram;
+  std::unique_ptr<ActorClient> client;
+
+  void start_router(const RouterOptions& options, StageSpawners spawners);
+  /// Requests left after the message was handled; -1 when the router does not answer.
+  int64_t ask_to_drain(bool end_sessions);
+  void stop();
+};
+
+/// Stage actors that run the engines that the factories make.
+StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory decoder,
+                              std::shared_ptr<LoadBoard> board);
+
+}  // namespace cedar::actors

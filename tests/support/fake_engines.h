@@ -1,0 +1,243 @@
+#pragma once
+// Engines without a model for tests of the actors: they keep slots and pages like the real ones, read
+// `chunk_tokens` a step, write a scripted answer, and can be slow, fail or throw on command.
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "actors/stage_engines.h"
+#include "core/units.h"
+
+namespace cedar::test {
+
+/// Shared by the engines of one test and by the test itself.
+struct EngineScript {
+  int64_t block_tokens = 4;
+  int64_t blocks = 64;
+  int64_t sequences = 8;
+  int64_t chunk_tokens = 8;
+  std::function<std::vector<TokenId>(const std::vector<TokenId>&)> answer =
+      [](const std::vector<TokenId>& prompt) { return prompt; };
+
+  std::atomic<int64_t> encoder_step_us{0};
+  std::atomic<int64_t> decoder_step_us{0};
+  std::atomic<int64_t> import_us{0};
+  std::atomic<bool> encoder_throws{false};
+  std::atomic<bool> decoder_throws{false};
+  std::atomic<bool> encoder_fails{false};
+  std::atomic<bool> decoder_fails{false};
+  std::atomic<bool> cannot_start{false};
+  std::atomic<int64_t> encoder_steps{0};
+  std::atomic<int64_t> decoder_steps{0};
+  std::atomic<int64_t> bad_blocks{0};  // imported bytes that were not what the encoder wrote
+};
+
+inline void pause_us(int64_t us) {
+  if (us > 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
+}
+
+inline Error no_room() { return make_error(Errc::overloaded, "no room now"); }
+
+class FakeEncoder final : public actors::EncoderEngine {
+ public:
+  explicit FakeEncoder(std::shared_ptr<EngineScript> script) : script_(std::move(script)) {}
+
+  Status submit(engine::PrefillRequest request) override {
+    const int64_t need = blocks_of(request);
+    if (static_cast<int64_t>(works_.size()) >= script_->sequences || used_ + need > script_->blocks) {
+      return no_room();
+    }
+    used_ += need;
+    Work& work = works_[request.id];
+    work.blocks.assign(static_cast<size_t>(need), std::vector<std::byte>(64, mark(request.id)));
+    work.request = std::move(request);
+    return {};
+  }
+  bool idle() const override {
+    for (const auto& [id, work] : works_) {
+      if (work.computed < length(work)) return false;
+    }
+    return true;
+  }
+  Result<std::vector<engine::PrefillEvent>> step() override {
+    ++script_->encoder_steps;
+    pause_us(script_->encoder_step_us);
+    if (script_->encoder_throws.exchange(false)) throw std::runtime_error("scripted death");
+    if (script_->encoder_fails) return make_error(Errc::internal, "scripted failure");
+    std::vector<engine::PrefillEvent> events;
+    for (auto& [id, work] : works_) {
+      if (work.computed == length(work)) continue;
+      const int64_t rows = std::min(script_->chunk_tokens, length(work) - work.computed);
+      work.computed += rows;
+      const bool finished = work.computed == length(work);
+      const int64_t ready = finished ? static_cast<int64_t>(work.blocks.size())
+                                     : work.computed / script_->block_tokens;
+      events.push_back({id, rows, work.computed, ready, finished});
+      break;
+    }
+    return events;
+  }
+  std::span<const std::byte> block(RequestId id, int64_t index) const override {
+    return works_.at(id).blocks.at(static_cast<size_t>(index));
+  }
+  Result<engine::Handoff> take_handoff(RequestId id) override {
+    engine::Handoff handoff;
+    handoff.length = length(works_.at(id));
+    return handoff;
+  }
+  void release(RequestId id) override {
+    const auto entry = works_.find(id);
+    if (entry == works_.end()) return;
+    used_ -= static_cast<int64_t>(entry->second.blocks.size());
+    // A reader that comes late sees another request's bytes.
+    for (auto& block : entry->second.blocks) std::memset(block.data(), 0xEE, block.size());
+    works_.erase(entry);
+  }
+  engine::PrefillLoad load() const override {
+    engine::PrefillLoad load;
+    for (const auto& [id, work] : works_) load.queued_tokens += length(work) - work.computed;
+    load.requests = static_cast<int32_t>(works_.size());
+    load.free_blocks = script_->blocks - used_;
+    return load;
+  }
+
+  static std::byte mark(RequestId id) { return static_cast<std::byte>(id.value & 0x7F); }
+
+ private:
+  struct Work {
+    engine::PrefillRequest request;
+    std::vector<std::vector<std::byte>> blocks;
+    int64_t computed = 0;
+  };
+  static int64_t length(const Work& work) {
+    return static_cast<int64_t>(work.request.tokens.size());
+  }
+  int64_t blocks_of(const engine::PrefillRequest& request) const {
+    return ceil_div(static_cast<int64_t>(request.tokens.size()), script_->block_tokens);
+  }
+
+  std::shared_ptr<EngineScript> script_;
+  std::map<RequestId, Work> works_;
+  int64_t used_ = 0;
+};
+
+class FakeDecoder final : public actors::DecoderEngine {
+ public:
+  explicit FakeDecoder(std::shared_ptr<EngineScript> script) : script_(std::move(script)) {}
+
+  Status reserve(engine::DecodeRequest request) override {
+    const int64_t need = ceil_div(static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens,
+                                  script_->block_tokens);
+    if (static_cast<int64_t>(works_.size()) >= script_->sequences || used_ + need > script_->blocks) {
+      return no_room();
+    }
+    used_ += need;
+    Work& work = works_[request.id];
+    work.blocks = need;
+    work.answer = script_->answer(request.prompt);
+    work.request = std::move(request);
+    return {};
+  }
+  Status import_block(RequestId id, int64_t index, std::span<const std::byte> bytes) override {
+    pause_us(script_->import_us);
+    for (std::byte byte : bytes) {
+      if (byte != FakeEncoder::mark(id)) {
+        ++script_->bad_blocks;
+        break;
+      }
+    }
+    Work& work = works_.at(id);
+    if (index != work.imported) return make_error(Errc::internal, "block out of order");
+    ++work.imported;
+    return {};
+  }
+  Status start(RequestId id, engine::Handoff handoff) override {
+    Work& work = works_.at(id);
+    const int64_t blocks = ceil_div(handoff.length, script_->block_tokens);
+    if (work.imported != blocks) {
+      return make_error(Errc::internal, "started with " + std::to_string(work.imported) + " of " +
+                                            std::to_string(blocks) + " blocks");
+    }
+    work.started = true;
+    return {};
+  }
+  void cancel(RequestId id) override {
+    const auto entry = works_.find(id);
+    if (entry == works_.end()) return;
+    used_ -= entry->second.blocks;
+    works_.erase(entry);
+  }
+  bool idle() const override {
+    for (const auto& [id, work] : works_) {
+      if (work.started) return false;
+    }
+    return true;
+  }
+  Result<std::vector<engine::TokenEvent>> step() override {
+    ++script_->decoder_steps;
+    pause_us(script_->decoder_step_us);
+    if (script_->decoder_throws.exchange(false)) throw std::runtime_error("scripted death");
+    if (script_->decoder_fails) return make_error(Errc::internal, "scripted failure");
+    std::vector<engine::TokenEvent> events;
+    std::vector<RequestId> finished;
+    for (auto& [id, work] : works_) {
+      if (!work.started) continue;
+      engine::TokenEvent event;
+      event.id = id;
+      event.index = work.written++;
+      const auto index = static_cast<size_t>(event.index);
+      event.token.token = index < work.answer.size() ? work.answer[index] : 1;
+      if (index >= work.answer.size()) event.finish = engine::FinishReason::stop;
+      else if (work.written == work.request.max_new_tokens) event.finish = engine::FinishReason::length;
+      if (event.finish != engine::FinishReason::none) finished.push_back(id);
+      events.push_back(event);
+    }
+    for (RequestId id : finished) cancel(id);
+    return events;
+  }
+  engine::DecodeLoad load() const override {
+    engine::DecodeLoad load;
+    load.sequences = static_cast<int32_t>(works_.size());
+    load.free_slots = static_cast<int32_t>(script_->sequences) - load.sequences;
+    load.free_blocks = script_->blocks - used_;
+    load.total_blocks = script_->blocks;
+    return load;
+  }
+
+ private:
+  struct Work {
+    engine::DecodeRequest request;
+    std::vector<TokenId> answer;
+    int64_t blocks = 0;
+    int64_t imported = 0;
+    int64_t written = 0;
+    bool started = false;
+  };
+  std::shared_ptr<EngineScript> script_;
+  std::map<RequestId, Work> works_;
+  int64_t used_ = 0;
+};
+
+inline actors::EncoderEngineFactory encoder_factory(std::shared_ptr<EngineScript> script) {
+  return [script]() -> Result<std::unique_ptr<actors::EncoderEngine>> {
+    if (script->cannot_start) return make_error(Errc::out_of_memory, "scripted start failure");
+    return std::unique_ptr<actors::EncoderEngine>(std::make_unique<FakeEncoder>(script));
+  };
+}
+
+inline actors::DecoderEngineFactory decoder_factory(std::shared_ptr<EngineScript> script) {
+  return [script]() -> Result<std::unique_ptr<actors::DecoderEngine>> {
+    if (script->cannot_start) return make_error(Errc::out_of_memory, "scripted start failure");
+    return std::unique_ptr<actors::DecoderEngine>(std::make_unique<FakeDecoder>(script));
+  };
+}
+
+}  // namespace cedar::test
