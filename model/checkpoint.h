@@ -16,10 +16,10 @@
 
 namespace cedar::model {
 
-/// A linear with block scales: FP8 (scale per 32x32) or FP4 (scale per row and 32).
+/// A linear with block scales, FP8 (scale per 32x32) or FP4 (scale per row and 32), or without, bf16 or f32.
 struct LinearTensors {
   TensorView weight;
-  TensorView scale;
+  TensorView scale;  // empty for bf16 and f32
 };
 
 struct ExpertTensors {

@@ -80,15 +80,23 @@ Result<CheckpointFiles> open_single(const std::string& path) {
   return files;
 }
 
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
 }  // namespace
+
+bool has_weights(const std::string& directory) {
+  return exists(directory + "/" + kIndexName) || exists(directory + "/" + kSingleName);
+}
 
 Result<CheckpointFiles> open_checkpoint_files(
     const std::string& directory, const std::function<bool(const std::string&)>& wanted) {
   const std::string index = directory + "/" + kIndexName;
   const std::string single = directory + "/" + kSingleName;
-  std::error_code ignored;
-  if (!std::filesystem::exists(index, ignored)) {
-    if (std::filesystem::exists(single, ignored)) return open_single(single);
+  if (!exists(index)) {
+    if (exists(single)) return open_single(single);
     return make_error(Errc::not_found, directory + ": no weights found (neither " + kIndexName +
                                            " nor " + kSingleName + ")");
   }

@@ -61,6 +61,9 @@ struct CheckpointFiles {
   std::vector<std::string> names;  // all tensors of the checkpoint, sorted
 };
 
+/// True when the directory holds an index of shards or a single weight file.
+bool has_weights(const std::string& directory);
+
 /// Opens shards through model.safetensors.index.json, or model.safetensors alone. With `wanted` set, a shard of
 /// which no tensor is wanted is not opened and need not exist: a role reads only its own files.
 /// Errors: not_found when the directory holds neither file; invalid_checkpoint when a shard lacks a tensor that
