@@ -27,9 +27,11 @@ struct VisionRopeParams {
 Status vision_rope(KernelContext& ctx, const VisionRopeParams& p);
 
 enum class Activation : uint8_t { none, gelu_erf };
-/// y = activation(x + bias), rounded to bf16 after the sum and after the activation.
+/// x = activation(x + bias) + residual, rounded to bf16 after each of the three. A linear with a bias rounds
+/// once (spec/model.md 0): its fp32 accumulators come in `sum` and stand for x, which is then written only.
 struct BiasParams {
   Bf16* x = nullptr;            // [rows, columns], in place
+  const float* sum = nullptr;   // [rows, columns] or null
   const Bf16* bias = nullptr;   // [columns] or null
   const Bf16* residual = nullptr;  // [rows, columns] added last, or null
   Activation activation = Activation::none;

@@ -40,4 +40,13 @@ std::vector<float> rope_inverse_frequencies(int64_t rotary_dim, double theta, co
   return frequencies;
 }
 
+void rope_table(int64_t position, const float* inv_freq, int64_t pairs, float* cos, float* sin) {
+  for (int64_t i = 0; i < pairs; ++i) {
+    const float angle = static_cast<float>(position) * inv_freq[i];
+    const double wide = static_cast<double>(angle);
+    cos[i] = static_cast<float>(std::cos(wide));
+    sin[i] = static_cast<float>(std::sin(wide));
+  }
+}
+
 }  // namespace cedar::kernels

@@ -69,10 +69,9 @@ Status vision_rope(KernelContext& ctx, const VisionRopeParams& p) {
 Status add_bias(KernelContext& ctx, const BiasParams& p) {
   ctx.pool->parallel_for(p.rows, 4, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin * p.columns; i < end * p.columns; ++i) {
-      Bf16 y = p.x[i];
-      if (p.bias != nullptr) {
-        y = Bf16(static_cast<float>(y) + static_cast<float>(p.bias[i % p.columns]));
-      }
+      float value = p.sum != nullptr ? p.sum[i] : static_cast<float>(p.x[i]);
+      if (p.bias != nullptr) value += static_cast<float>(p.bias[i % p.columns]);
+      Bf16 y(value);
       if (p.activation == Activation::gelu_erf) y = Bf16(gelu_erf(static_cast<float>(y)));
       if (p.residual != nullptr) y = Bf16(static_cast<float>(y) + static_cast<float>(p.residual[i]));
       p.x[i] = y;

@@ -5,6 +5,7 @@
 
 #include "core/units.h"
 #include "kernels/cpu/exp.h"
+#include "kernels/rope.h"
 
 namespace cedar::kernels::cpu {
 
@@ -39,13 +40,9 @@ WorkerScratch::Lease::~Lease() { taken_->store(false, std::memory_order_release)
 
 void rotary_table(int64_t position, const float* inv_freq, int64_t pairs, bool inverse, float* cos,
                   float* sin) {
-  for (int64_t i = 0; i < pairs; ++i) {
-    const float angle = static_cast<float>(position) * inv_freq[i];
-    const double wide = static_cast<double>(angle);
-    cos[i] = static_cast<float>(std::cos(wide));
-    const float s = static_cast<float>(std::sin(wide));
-    sin[i] = inverse ? -s : s;
-  }
+  rope_table(position, inv_freq, pairs, cos, sin);
+  if (!inverse) return;
+  for (int64_t i = 0; i < pairs; ++i) sin[i] = -sin[i];
 }
 
 float exp_scalar(float x) {
