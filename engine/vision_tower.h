@@ -21,8 +21,8 @@ namespace cedar::engine {
 /// Immutable after create() and independent of the checkpoint: threads may share one, each with a
 /// context of its own on the tower's device.
 ///
-/// The context's arena holds the activations of a call, about 30 KB a patch for the release (280 MB
-/// for the largest image), and is given back before the call returns.
+/// The context's arena holds the activations of a call, about 26 KB a patch for the release (240 MB for
+/// the largest image), and has them back when the call returns.
 class VisionTower {
  public:
   /// Packs the vision weights. A process that only reads images calls this on a checkpoint that was

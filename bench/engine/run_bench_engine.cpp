@@ -1,0 +1,194 @@
+// `cedar bench engine`: prefill and decode rates of a whole model, beside the floor of the same machine in the
+// same run: bytes a decode step must read, arithmetic a prompt row must do.
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "apps/commands.h"
+#include "bench/kernels/ceilings.h"
+#include "engine/engine.h"
+#include "engine/runtime.h"
+#include "engine/step_bytes.h"
+
+namespace cedar::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+struct Options {
+  std::string model = CEDAR_DEMO_MODEL_DIR;
+  std::vector<int> threads{1, 2};
+  std::vector<int64_t> prompts{1024, 4096};
+  std::vector<int32_t> batches{1, 8};
+  int64_t new_tokens = 64;
+  std::string json_path;
+};
+
+/// Repeated reads of a buffer as large as a step's bytes: the ceiling when a model fits the cache.
+double resident_read_rate(ThreadPool& pool, int64_t bytes) {
+  std::vector<uint64_t> data(static_cast<size_t>(bytes / 8) + 64, 1);
+  std::atomic<uint64_t> sink{0};
+  const auto count = static_cast<int64_t>(data.size()) / 64 * 64;
+  double best = 0;
+  for (int repeat = 0; repeat < 30; ++repeat) {
+    const auto begin = Clock::now();
+    pool.parallel_for(count, count / pool.threads() / 64 * 64 + 64, [&](int64_t from, int64_t to) {
+      uint64_t lanes[64] = {};
+      for (int64_t i = from; i + 64 <= to; i += 64) {
+        for (int64_t k = 0; k < 64; ++k) lanes[k] ^= data[static_cast<size_t>(i + k)];
+      }
+      uint64_t sum = 0;
+      for (uint64_t lane : lanes) sum ^= lane;
+      sink.fetch_xor(sum, std::memory_order_relaxed);
+    });
+    best = std::max(best, static_cast<double>(count * 8) / seconds_since(begin));
+  }
+  return best;
+}
+
+std::vector<TokenId> random_prompt(const engine::LoadedModel& model, int64_t length,
+                                   uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<TokenId> tokens{model.config.bos_token_id};
+  while (static_cast<int64_t>(tokens.size()) < length) {
+    tokens.push_back(static_cast<TokenId>(3 + random() % (model.config.vocab_size / 2)));
+  }
+  return tokens;
+}
+
+struct Rates {
+  double prefill_s = 0;   // until the last prompt row, all sequences
+  double first_token_s = 0;
+  std::vector<double> step_s;  // decode steps with every sequence in the batch
+};
+
+Result<Rates> run_once(std::shared_ptr<const engine::LoadedModel> model, const Options& options,
+                       int threads, int64_t prompt, int32_t batch) {
+  engine::EngineOptions settings;
+  settings.threads = threads;
+  settings.max_sequences = batch;
+  const auto engram = engine::local_engram_source(model);
+  CEDAR_TRY(auto prefill, engine::PrefillEngine::create(model, engram, settings));
+  CEDAR_TRY(auto decode, engine::DecodeEngine::create(model, engram, settings));
+  const auto begin = Clock::now();
+  for (int32_t i = 0; i < batch; ++i) {
+    engine::DecodeRequest request;
+    request.id = RequestId(static_cast<uint64_t>(i));
+    request.prompt = random_prompt(*model, prompt, static_cast<uint32_t>(i + 1));
+    request.max_new_tokens = options.new_tokens;
+    request.sampling.temperature = 0;
+    request.ignore_eos = true;
+    CEDAR_CHECK_OK(prefill->submit({request.id, request.prompt, {}}));
+    CEDAR_CHECK_OK(decode->reserve(std::move(request)));
+  }
+  Rates rates;
+  while (!prefill->idle()) {
+    CEDAR_TRY(const auto events, prefill->step());
+    for (const engine::PrefillEvent& event : events) {
+      if (!event.finished) continue;
+      for (int64_t b = 0; b < event.blocks_ready; ++b) {
+        CEDAR_CHECK_OK(decode->import_block(event.id, b, prefill->block(event.id, b)));
+      }
+      CEDAR_TRY(engine::Handoff handoff, prefill->take_handoff(event.id));
+      CEDAR_CHECK_OK(decode->start(event.id, std::move(handoff)));
+      prefill->release(event.id);
+    }
+  }
+  rates.prefill_s = seconds_since(begin);
+  while (!decode->idle()) {
+    CEDAR_TRY(const auto events, decode->step());
+    if (rates.first_token_s == 0 && !events.empty()) rates.first_token_s = seconds_since(begin);
+    const engine::StepStats stats = decode->last_step();
+    if (stats.decode_rows == batch && stats.replay_rows == 0) rates.step_s.push_back(stats.seconds);
+  }
+  std::sort(rates.step_s.begin(), rates.step_s.end());
+  return rates;
+}
+
+Status run(const Options& options) {
+  engine::Runtime loading{engine::EngineOptions{}};
+  CEDAR_TRY(const auto model,
+            engine::load_model(options.model, model::Role::all, loading.context()));
+  nlohmann::json report = nlohmann::json::array();
+  std::printf("%7s %7s %6s %12s %10s %12s %12s %9s %9s %9s\n", "threads", "prompt", "batch",
+              "prefill t/s", "of f32", "decode t/s", "step ms", "MB/step", "of read", "of cache");
+  for (int threads : options.threads) {
+    ThreadPool pool(threads);
+    const Ceilings ceilings = measure_ceilings(pool, kernels::best_cpu_isa());
+    for (int64_t prompt : options.prompts) {
+      for (int32_t batch : options.batches) {
+        CEDAR_TRY(const Rates rates, run_once(model, options, threads, prompt, batch));
+        if (rates.step_s.empty()) {
+          return make_error(Errc::invalid_argument, "--new-tokens: too few to time a full batch");
+        }
+        const double step = rates.step_s[rates.step_s.size() / 2];
+        const engine::StepBytes bytes = engine::decode_step_bytes(*model, batch, prompt);
+        const double resident = resident_read_rate(pool, bytes.total());
+        const double rate = static_cast<double>(bytes.total()) / step;
+        const double prefill_rate = static_cast<double>(prompt * batch) / rates.prefill_s;
+        const double flops = engine::prefill_row_flops(*model, prompt / 2) * prefill_rate;
+        std::printf("%7d %7ld %6d %12.0f %9.0f%% %12.0f %12.3f %9.2f %8.0f%% %8.0f%%\n", threads,
+                    static_cast<long>(prompt), batch, prefill_rate,
+                    100 * flops / ceilings.f32_flop_per_s, batch / step, step * 1e3,
+                    static_cast<double>(bytes.total()) / 1e6,
+                    100 * rate / ceilings.read_bytes_per_s, 100 * rate / resident);
+        std::fflush(stdout);
+        report.push_back({{"threads", threads},
+                          {"prompt_tokens", prompt},
+                          {"batch", batch},
+                          {"prefill_tokens_per_s", prefill_rate},
+                          {"first_token_s", rates.first_token_s},
+                          {"prefill_flop_per_s", flops},
+                          {"decode_tokens_per_s", batch / step},
+                          {"decode_step_s", step},
+                          {"step_weight_bytes", bytes.weights},
+                          {"step_kv_bytes", bytes.kv},
+                          {"read_bytes_per_s", ceilings.read_bytes_per_s},
+                          {"resident_read_bytes_per_s", resident},
+                          {"f32_flop_per_s", ceilings.f32_flop_per_s},
+                          {"bf16_flop_per_s", ceilings.bf16_flop_per_s}});
+      }
+    }
+  }
+  if (!options.json_path.empty()) {
+    std::ofstream file(options.json_path);
+    file << report.dump(1) << "\n";
+    if (!file) return make_error(Errc::io_error, "cannot write " + options.json_path);
+  }
+  return {};
+}
+
+}  // namespace
+}  // namespace cedar::bench
+
+namespace cedar::apps {
+
+int run_bench_engine(int argc, char** argv) {
+  bench::Options options;
+  CLI::App app{"Whole-model prefill and decode rates against the machine's ceilings.", "cedar bench engine"};
+  app.add_option("--model", options.model, "checkpoint directory")->capture_default_str();
+  app.add_option("--threads", options.threads, "thread counts")->check(CLI::Range(1, 1024))->delimiter(',');
+  app.add_option("--prompt-tokens", options.prompts, "prompt lengths")->check(CLI::Range(1, 1 << 24))->delimiter(',');
+  app.add_option("--batch", options.batches, "sequences decoded together")->check(CLI::Range(1, 4096))->delimiter(',');
+  app.add_option("--new-tokens", options.new_tokens, "tokens written per sequence")
+      ->check(CLI::Range(2, 1 << 20));
+  app.add_option("--json", options.json_path, "write the figures to this file");
+  CLI11_PARSE(app, argc, argv);
+  if (const Status status = bench::run(options); !status) {
+    std::fprintf(stderr, "cedar bench engine: %s\n", status.error().message().c_str());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace cedar::apps

@@ -1,0 +1,27 @@
+#pragma once
+// Comparisons of whole runs and single steps.
+
+#include <string>
+#include <vector>
+
+#include "engine/verify/session.h"
+
+namespace cedar::engine::verify {
+
+/// The greedy choice: the lowest id among the largest logits.
+TokenId best_token(const std::vector<float>& logits);
+
+/// Values at recorded ids: `rows` of logits against tensors [rows.size(), m] of ids and values.
+void check_top_values(Session& session, GoldenFile& file, const Kind& kind,
+                      const std::string& ids_name, const std::string& values_name,
+                      const std::vector<std::vector<float>>& rows);
+
+/// Relative L2 over the reachable scores. Where only one side is -inf the comparison fails.
+void check_scores(Report& report, const Kind& kind, const std::string& what,
+                  std::vector<float> found, std::vector<float> expected);
+
+/// The share of recorded list entries that are missing.
+void check_share(Report& report, const Kind& kind, const std::string& what, const Lists& found,
+                 const Lists& expected);
+
+}  // namespace cedar::engine::verify
