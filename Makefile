@@ -64,6 +64,12 @@ tsan-cluster: packages ## the whole suite under ThreadSanitizer, with a CAF buil
 	@tools/build_tsan_caf.sh
 	@tools/run_tests.py --preset tsan-cluster $(ARGS)
 
+.PHONY: fuzz
+fuzz: dev-packages ## libFuzzer on every reader of foreign bytes (FUZZ_SECONDS=60 each)
+	@cmake --preset fuzz
+	@cmake --build --preset fuzz --target fuzz_programs
+	@tools/run_fuzz.sh
+
 .PHONY: bench
 bench: build ## time kernels and the whole model on this machine
 	@$(build)/bin/cedar bench kernels

@@ -38,8 +38,12 @@ if(CEDAR_SANITIZE)
   # null: CAF's headers bind references to null in function-based actors, on purpose.
   # maybe-uninitialized: g++ 12 warns falsely about instrumented libstdc++ code (std::regex among others).
   target_compile_options(cedar_flags INTERFACE -fsanitize=${CEDAR_SANITIZE} -fno-omit-frame-pointer
-    -fno-sanitize-recover=all -fno-sanitize=null -Wno-maybe-uninitialized)
+    -fno-sanitize-recover=all -fno-sanitize=null
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(cedar_flags INTERFACE -fsanitize=${CEDAR_SANITIZE})
+endif()
+if(CEDAR_FUZZ)
+  target_compile_options(cedar_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 target_link_libraries(cedar_flags INTERFACE Threads::Threads)
 
