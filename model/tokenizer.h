@@ -10,6 +10,7 @@
 
 #include "core/ids.h"
 #include "core/result.h"
+#include "model/utf8.h"
 
 namespace cedar::model {
 
@@ -43,8 +44,8 @@ class Tokenizer {
   int64_t size() const;
 
  private:
-  Tokenizer();
   struct Impl;
+  explicit Tokenizer(std::unique_ptr<const Impl> impl);
   std::unique_ptr<const Impl> impl_;
 };
 
@@ -62,10 +63,7 @@ class TokenTextStream {
  private:
   std::shared_ptr<const Tokenizer> tokenizer_;
   bool skip_special_;
-  std::string pending_;
+  Utf8Stream text_;
 };
-
-/// Replaces each maximal ill-formed part by U+FFFD (WHATWG).
-std::string sanitize_utf8(std::string_view bytes);
 
 }  // namespace cedar::model
