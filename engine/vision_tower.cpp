@@ -28,7 +28,8 @@ Status linear(kernels::KernelContext& ctx, const kernels::PackedWeight& weight, 
   return kernels::linear(ctx, p);
 }
 
-/// The same with a bias, added to the fp32 sums before the one rounding, then activation and residual.
+/// The same with a bias, added to the fp32 sums before the one rounding, then activation and
+/// residual.
 Status linear_with_bias(kernels::KernelContext& ctx, const kernels::PackedWeight& weight,
                         const Bf16* x, kernels::BiasParams bias) {
   ArenaScope scope(*ctx.arena);

@@ -21,13 +21,13 @@ namespace cedar::engine {
 /// Immutable after create() and independent of the checkpoint: threads may share one, each with a
 /// context of its own on the tower's device.
 ///
-/// The context's arena holds the activations of a call, about 26 KB a patch for the release (240 MB for
-/// the largest image), and has them back when the call returns.
+/// The context's arena holds the activations of a call, about 26 KB a patch for the release (240 MB
+/// for the largest image), and has them back when the call returns.
 class VisionTower {
  public:
   /// Packs the vision weights. A process that only reads images calls this on a checkpoint that was
   /// mapped with Role::all; nothing else of it is touched. Errors: unsupported when the checkpoint
-  /// has no vision tensors (text-only model, or another role), invalid_config, out_of_memory.
+  /// has no vision tensors (text-only model, or another role), out_of_memory.
   static Result<std::unique_ptr<VisionTower>> create(const model::Checkpoint& checkpoint,
                                                      kernels::KernelContext& ctx);
 

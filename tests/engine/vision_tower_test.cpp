@@ -66,21 +66,46 @@ class VisionTowerTest : public ::testing::Test {
   std::unique_ptr<VisionTower> tower_;
 };
 
-TEST_F(VisionTowerTest, TransformerFollowsTheReference) {
-  const auto vit = tower_->run_vit(ctx(), golden_patches());
+/// Once per instruction set that the processor has.
+class VisionTowerIsa : public ::testing::TestWithParam<kernels::CpuIsa> {
+ protected:
+  void SetUp() override {
+    if (!kernels::cpu_supports(GetParam())) GTEST_SKIP() << "not on this processor";
+    runtime_.context().isa = GetParam();
+    tower_ = VisionTower::create(mini_model()->checkpoint, runtime_.context()).value();
+  }
+
+  Runtime runtime_{EngineOptions{}};
+  std::unique_ptr<VisionTower> tower_;
+};
+
+INSTANTIATE_TEST_SUITE_P(All, VisionTowerIsa,
+                         ::testing::Values(kernels::CpuIsa::portable, kernels::CpuIsa::avx2,
+                                           kernels::CpuIsa::avx512_bf16),
+                         [](const auto& instance) {
+                           return std::string(to_string(instance.param));
+                         });
+
+// Two orders of the same fp32 sums differ by 0.002 to 0.008 at the end of the three layers. A bias
+// added after the sum was rounded gives 0.013, wrong roundings in rope, norm or scores 0.0096 to
+// 0.0126.
+TEST_P(VisionTowerIsa, TransformerFollowsTheReference) {
+  const auto vit = tower_->run_vit(runtime_.context(), golden_patches());
   ASSERT_TRUE(vit) << vit.error().message();
   const double error = relative_l2<Bf16>(*vit, golden()->find("vit_out")->as<Bf16>());
   RecordProperty("relative_l2", std::to_string(error));
-  EXPECT_LT(error, 0.01);
+  EXPECT_LT(error, 0.0095);
 }
 
-TEST_F(VisionTowerTest, AlignerFollowsTheReferenceOnItsOwnInput) {
+// One stage on recorded input: nothing accumulates, and rounding after the bias's sum alone shows
+// as 0.0028.
+TEST_P(VisionTowerIsa, AlignerFollowsTheReferenceOnRecordedInput) {
   const auto vit = golden()->find("vit_out")->as<Bf16>();
-  const auto tokens = tower_->run_aligner(ctx(), vit, 6, 7);
+  const auto tokens = tower_->run_aligner(runtime_.context(), vit, 6, 7);
   ASSERT_TRUE(tokens) << tokens.error().message();
   const double error = relative_l2<Bf16>(*tokens, golden()->find("aligner_out")->as<Bf16>());
   RecordProperty("relative_l2", std::to_string(error));
-  EXPECT_LT(error, 0.004);
+  EXPECT_LT(error, 0.0015);
 }
 
 TEST_F(VisionTowerTest, SpanHoldsDelimitersAndAlignerRowsInOrder) {
@@ -244,6 +269,30 @@ TEST_F(ImagePrompt, ExpertsFollowTheReference) {
   EXPECT_LE(differing, compared / 50);
 }
 
+TEST_F(ImagePrompt, NgramsDoNotEnterTheSpan) {
+  const model::EngramLayout& layout = mini_model()->engram;
+  const TensorView& want_view = *golden()->find("hash_ids");  // [rows, layers, columns]
+  const auto want = want_view.as<int64_t>();
+  ASSERT_EQ(want_view.shape[1], static_cast<int64_t>(layout.layers.size()));
+  std::vector<int32_t> compressed;
+  for (const TokenId token : tokens_) {
+    const bool image = token == mini_model()->config.image_token_id;
+    compressed.push_back(image ? model::kDeadToken : mini_model()->compression[token]);
+  }
+  const int32_t pad = mini_model()->compression[mini_model()->config.engram_pad_token_id];
+  const auto columns = static_cast<size_t>(layout.columns);
+  std::vector<int64_t> rows(compressed.size() * columns);
+  for (size_t l = 0; l < layout.layers.size(); ++l) {
+    layout.hash(layout.layers[l], {}, compressed, pad, rows.data());
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      const auto got = std::span(rows).subspan(i * columns, columns);
+      const auto expected = want.subspan((i * layout.layers.size() + l) * columns, columns);
+      EXPECT_THAT(got, ::testing::ElementsAreArray(expected.begin(), expected.end()))
+          << "position " << i << " layer " << layout.layers[l].layer;
+    }
+  }
+}
+
 TEST_F(ImagePrompt, ASpanMayCrossChunks) {
   const std::vector<float> whole = run(64, images_);
   for (const int64_t chunk : {1, 5, 16}) EXPECT_EQ(run(chunk, images_), whole) << chunk;
@@ -259,8 +308,8 @@ TEST_F(ImagePrompt, BothHalvesGiveTheFirstTokenOfTheWholeRun) {
   request.prompt = tokens_;
   request.sampling.temperature = 0;
   std::vector<TokenId> answer;
-  ASSERT_TRUE(engine->submit(request, images_,
-                             [&](const TokenEvent& event) { answer.push_back(event.token.token); }));
+  ASSERT_TRUE(engine->submit(
+      request, images_, [&](const TokenEvent& event) { answer.push_back(event.token.token); }));
   while (!engine->idle()) ASSERT_TRUE(engine->step());
   ASSERT_FALSE(answer.empty());
   EXPECT_EQ(answer.front(), best);
