@@ -46,7 +46,9 @@ class Tree:
 
     def exists(self, document, path):
         folder = os.path.dirname(document)
-        return any(os.path.exists(os.path.join(self.root, base, path)) for base in (folder, ""))
+        # A name without ending stands for a header with its source, `core/arena` for core/arena.h and .cpp.
+        return any(os.path.exists(os.path.join(self.root, base, path + ending))
+                   for base in (folder, "") for ending in ("", ".h"))
 
 
 def check_word(tree, document, word):

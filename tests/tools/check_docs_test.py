@@ -35,7 +35,7 @@ class CheckDocs(unittest.TestCase):
 
     def test_what_exists_is_fine(self):
         self.assertEqual(check(
-            "`core/ids.h`, `ids.h`, `core/`, `formats/wire.md`, [wire](formats/wire.md#top), [up](../core/ids.h)\n"
+            "`core/ids.h`, `core/ids`, `ids.h`, `core/`, `formats/wire.md`, [wire](formats/wire.md#top), [up](../core/ids.h)\n"
             "`make test`, `cedar serve --port 1`, `build/bin/cedar serve`, `core/ids.h:12`\n"
             "```\nmake run  # make nothing of this\n```\n"), [])
 

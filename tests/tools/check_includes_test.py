@@ -66,6 +66,10 @@ class CheckIncludes(unittest.TestCase):
         self.expect({"gateway/a.h": '#include "actors/router.h"\n', "actors/router.h": ""},
                     ("gateway/a.h:2", "private to actors/"))
 
+    def test_the_gateway_knows_sampling_and_no_execution(self):
+        self.expect({"gateway/a.h": '#include "engine/sampling.h"\n#include "engine/forward.h"\n',
+                     "engine/sampling.h": "", "engine/forward.h": ""}, ("gateway/a.h:3", "private to engine/"))
+
     def test_third_party_headers_have_one_home(self):
         for header in ("caf/all.hpp", "ucp/api/ucp.h", "boost/beast.hpp", "boost/asio/io_context.hpp", "rocksdb/db.h",
                        "prometheus/counter.h", "cuda_runtime.h", "cublasLt.h", "toml.hpp", "CLI/CLI.hpp",
