@@ -19,12 +19,12 @@ constexpr int kLanes = 16;
 namespace cedar::kernels::cpu {
 namespace {
 
-/// The two bytes of the bf16 value of each code's magnitude.
 struct alignas(64) Tables {
+  /// The two bytes of the bf16 of a code's magnitude.
   uint8_t e4m3_low[128];
   uint8_t e4m3_high[128];
-  uint8_t e2m1_low[16];
-  uint8_t e2m1_high[16];
+  /// The bf16 of a code, twice: a 5-bit index then need not be cut to the 4 bits of a code.
+  uint16_t e2m1[32];
 };
 
 constexpr Tables make_tables() {
@@ -49,48 +49,86 @@ constexpr Tables make_tables() {
     t.e4m3_high[i] = static_cast<uint8_t>(bf16 >> 8);
   }
   constexpr int kE2m1[8] = {0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0};
-  for (int i = 0; i < 16; ++i) {
-    const int bf16 = kE2m1[i & 7] | (i >= 8 ? 0x8000 : 0);
-    t.e2m1_low[i] = static_cast<uint8_t>(bf16 & 255);
-    t.e2m1_high[i] = static_cast<uint8_t>(bf16 >> 8);
+  for (int i = 0; i < 32; ++i) {
+    t.e2m1[i] = static_cast<uint16_t>(kE2m1[i & 7] | ((i & 8) != 0 ? 0x8000 : 0));
   }
   return t;
 }
 
 constexpr Tables kTables = make_tables();
 
-void decode_fp8(const uint8_t* codes, int64_t groups, uint16_t* panel) {
-  const __m512i low0 = _mm512_load_si512(kTables.e4m3_low);
-  const __m512i low1 = _mm512_load_si512(kTables.e4m3_low + 64);
-  const __m512i high0 = _mm512_load_si512(kTables.e4m3_high);
-  const __m512i high1 = _mm512_load_si512(kTables.e4m3_high + 64);
-  const __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
-  for (int64_t i = 0; i < groups * kBlockElements; i += 64) {
-    const __m512i code = _mm512_loadu_si512(codes + i);
+/// Weights of one (quad, half): inputs 4 * quad, + 1 in pair0 and + 2, + 3 in pair1, 16 outputs each.
+struct Pairs {
+  __m512i pair0, pair1;
+};
+
+// Sources of weights for multiply_rows: where the pairs and the scales of a block come from.
+
+/// Decoded by decode_panel, or bf16 weights as they are.
+struct PanelSource {
+  const uint16_t* panel;
+  const float* scales;
+
+  [[gnu::always_inline]] Pairs pairs(int64_t group, int quad, int half) const {
+    const uint16_t* p = panel + group * kBlockElements + (quad * 2 + half) * 64;
+    return {_mm512_loadu_si512(p), _mm512_loadu_si512(p + 32)};
+  }
+  [[gnu::always_inline]] __m512 scale(int64_t group, int half) const {
+    return _mm512_loadu_ps(scales + group * kTileOut + half * 16);
+  }
+};
+
+struct Fp8Source {
+  const uint8_t* codes;
+  const uint8_t* scales;
+  __m512i low0 = _mm512_load_si512(kTables.e4m3_low);
+  __m512i low1 = _mm512_load_si512(kTables.e4m3_low + 64);
+  __m512i high0 = _mm512_load_si512(kTables.e4m3_high);
+  __m512i high1 = _mm512_load_si512(kTables.e4m3_high + 64);
+  __m512i sign = _mm512_set1_epi8(static_cast<char>(0x80));
+
+  [[gnu::always_inline]] Pairs pairs(int64_t group, int quad, int half) const {
+    const __m512i code =
+        _mm512_loadu_si512(codes + group * kBlockElements + (quad * 2 + half) * 64);
     const __m512i low = _mm512_permutex2var_epi8(low0, code, low1);  // looks at 7 bits of the code
     __m512i high = _mm512_permutex2var_epi8(high0, code, high1);
     high = _mm512_ternarylogic_epi32(high, code, sign, 0xf8);  // high | (code & sign)
-    _mm512_store_si512(panel + i, _mm512_unpacklo_epi8(low, high));
-    _mm512_store_si512(panel + i + 32, _mm512_unpackhi_epi8(low, high));
+    return {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
   }
-}
+  [[gnu::always_inline]] __m512 scale(int64_t group, int) const {
+    return reinterpret_cast<__m512>(e8m0_bits(splat_bits(scales[group])));
+  }
+};
 
-void decode_fp4(const uint8_t* codes, int64_t groups, uint16_t* panel) {
-  const __m512i low = _mm512_broadcast_i32x4(load<__m128i>(kTables.e2m1_low));
-  const __m512i high = _mm512_broadcast_i32x4(load<__m128i>(kTables.e2m1_high));
-  const __m512i nibble = _mm512_set1_epi8(15);
-  for (int64_t i = 0; i < groups * kBlockElements; i += 128) {
-    const __m512i packed = _mm512_loadu_si512(codes + i / 2);
-    const __m512i first = _mm512_and_si512(packed, nibble);
-    const __m512i second = _mm512_and_si512(_mm512_srli_epi16(packed, 4), nibble);
-    const __m512i first_low = _mm512_shuffle_epi8(low, first);
-    const __m512i first_high = _mm512_shuffle_epi8(high, first);
-    const __m512i second_low = _mm512_shuffle_epi8(low, second);
-    const __m512i second_high = _mm512_shuffle_epi8(high, second);
-    _mm512_store_si512(panel + i, _mm512_unpacklo_epi8(first_low, first_high));
-    _mm512_store_si512(panel + i + 32, _mm512_unpackhi_epi8(first_low, first_high));
-    _mm512_store_si512(panel + i + 64, _mm512_unpacklo_epi8(second_low, second_high));
-    _mm512_store_si512(panel + i + 96, _mm512_unpackhi_epi8(second_low, second_high));
+struct Fp4Source {
+  const uint8_t* codes;
+  const uint8_t* scales;
+  __m512i values = _mm512_load_si512(kTables.e2m1);
+
+  [[gnu::always_inline]] Pairs pairs(int64_t group, int quad, int half) const {
+    __m512i word = _mm512_loadu_si512(codes + (group * kBlockElements + quad * 128) / 2);
+    if (half == 1) word = _mm512_srli_epi16(word, 8);
+    return {_mm512_permutexvar_epi16(word, values),
+            _mm512_permutexvar_epi16(_mm512_srli_epi16(word, 4), values)};
+  }
+  [[gnu::always_inline]] __m512 scale(int64_t group, int half) const {
+    const __m128i bytes = load<__m128i>(scales + group * kTileOut + half * 16);
+    return reinterpret_cast<__m512>(e8m0_bits(reinterpret_cast<VecU>(_mm512_cvtepu8_epi32(bytes))));
+  }
+};
+
+template <class Source>
+void decode(const Source& source, int64_t groups, uint16_t* panel) {
+  for (int64_t group = 0; group < groups; ++group) {
+#pragma GCC unroll 8
+    for (int quad = 0; quad < 8; ++quad) {
+      for (int half = 0; half < 2; ++half) {
+        const Pairs w = source.pairs(group, quad, half);
+        uint16_t* out = panel + group * kBlockElements + (quad * 2 + half) * 64;
+        _mm512_store_si512(out, w.pair0);
+        _mm512_store_si512(out + 32, w.pair1);
+      }
+    }
   }
 }
 
@@ -101,16 +139,16 @@ const void* decode_panel(WeightFormat format, const uint8_t* codes, const uint8_
   switch (format) {
     case WeightFormat::bf16:
     case WeightFormat::f32: return codes;
-    case WeightFormat::fp8_block32: decode_fp8(codes, groups, panel); break;
-    case WeightFormat::fp4_group32: decode_fp4(codes, groups, panel); break;
+    case WeightFormat::fp8_block32: decode(Fp8Source{codes, scales}, groups, panel); break;
+    case WeightFormat::fp4_group32: decode(Fp4Source{codes, scales}, groups, panel); break;
   }
   return panel;
 }
 
 /// kRows x 32 outputs in registers: per group a fresh sum, then scaled and added to the running one.
-template <int kRows>
-void multiply_bf16_rows(const uint16_t* panel, const float* panel_scales, int64_t groups,
-                        const uint16_t* const* x, int64_t x_offset, float* acc) {
+template <int kRows, class Source>
+void multiply_rows(const Source source, int64_t groups, const uint16_t* const* x, int64_t x_offset,
+                   float* acc) {
   __m512 total[kRows][2];
   const uint16_t* in[kRows];
 #pragma GCC unroll 8
@@ -123,23 +161,26 @@ void multiply_bf16_rows(const uint16_t* panel, const float* panel_scales, int64_
     __m512 partial[kRows][2];
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) partial[m][0] = partial[m][1] = _mm512_setzero_ps();
-    const uint16_t* block = panel + group * kBlockElements;
-#pragma GCC unroll 16
-    for (int step = 0; step < 16; ++step) {  // inputs 2 * step, 2 * step + 1
-      const int at = (step / 2) * 128 + (step % 2) * 32;
-      const auto w0 = reinterpret_cast<__m512bh>(_mm512_loadu_si512(block + at));
-      const auto w1 = reinterpret_cast<__m512bh>(_mm512_loadu_si512(block + at + 64));
 #pragma GCC unroll 8
-      for (int m = 0; m < kRows; ++m) {
-        int pair;
-        std::memcpy(&pair, in[m] + group * kGroupIn + step * 2, sizeof pair);
-        const auto inputs = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
-        partial[m][0] = _mm512_dpbf16_ps(partial[m][0], w0, inputs);
-        partial[m][1] = _mm512_dpbf16_ps(partial[m][1], w1, inputs);
+    for (int quad = 0; quad < 8; ++quad) {
+      const Pairs w0 = source.pairs(group, quad, 0);
+      const Pairs w1 = source.pairs(group, quad, 1);
+#pragma GCC unroll 2
+      for (int pair = 0; pair < 2; ++pair) {
+        const auto half0 = reinterpret_cast<__m512bh>(pair == 0 ? w0.pair0 : w0.pair1);
+        const auto half1 = reinterpret_cast<__m512bh>(pair == 0 ? w1.pair0 : w1.pair1);
+#pragma GCC unroll 8
+        for (int m = 0; m < kRows; ++m) {
+          int two;
+          std::memcpy(&two, in[m] + group * kGroupIn + quad * 4 + pair * 2, sizeof two);
+          const auto inputs = reinterpret_cast<__m512bh>(_mm512_set1_epi32(two));
+          partial[m][0] = _mm512_dpbf16_ps(partial[m][0], half0, inputs);
+          partial[m][1] = _mm512_dpbf16_ps(partial[m][1], half1, inputs);
+        }
       }
     }
-    const __m512 scale0 = _mm512_loadu_ps(panel_scales + group * kTileOut);
-    const __m512 scale1 = _mm512_loadu_ps(panel_scales + group * kTileOut + 16);
+    const __m512 scale0 = source.scale(group, 0);
+    const __m512 scale1 = source.scale(group, 1);
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {
       total[m][0] = _mm512_fmadd_ps(partial[m][0], scale0, total[m][0]);
@@ -161,25 +202,48 @@ void multiply(WeightFormat format, const void* panel, const float* panel_scales,
   }
   // 6 rows: 12 sums cover the latency of vdpbf16ps, and with the 12 totals they fill the 32 registers.
   constexpr int64_t kMost = 6;
-  const uint16_t* block = static_cast<const uint16_t*>(panel);
+  const PanelSource source{static_cast<const uint16_t*>(panel), panel_scales};
   int64_t row = 0;
   for (; row + kMost <= rows; row += kMost) {
-    multiply_bf16_rows<kMost>(block, panel_scales, groups, x + row, x_offset, acc + row * kTileOut);
+    multiply_rows<kMost>(source, groups, x + row, x_offset, acc + row * kTileOut);
   }
   x += row;
   acc += row * kTileOut;
   switch (rows - row) {
-    case 1: multiply_bf16_rows<1>(block, panel_scales, groups, x, x_offset, acc); break;
-    case 2: multiply_bf16_rows<2>(block, panel_scales, groups, x, x_offset, acc); break;
-    case 3: multiply_bf16_rows<3>(block, panel_scales, groups, x, x_offset, acc); break;
-    case 4: multiply_bf16_rows<4>(block, panel_scales, groups, x, x_offset, acc); break;
-    case 5: multiply_bf16_rows<5>(block, panel_scales, groups, x, x_offset, acc); break;
+    case 1: multiply_rows<1>(source, groups, x, x_offset, acc); break;
+    case 2: multiply_rows<2>(source, groups, x, x_offset, acc); break;
+    case 3: multiply_rows<3>(source, groups, x, x_offset, acc); break;
+    case 4: multiply_rows<4>(source, groups, x, x_offset, acc); break;
+    case 5: multiply_rows<5>(source, groups, x, x_offset, acc); break;
     default: break;
   }
 }
 
-constexpr IsaKernels kKernels = {decode_panel,    multiply,         quantize_q8_row, widen_q8_row,
-                                 store_bf16_tile, add_rounded_tile, gated_q8_tile};
+template <class Source>
+bool multiply_few(const Source& source, int64_t groups, const uint16_t* const* x, int64_t rows,
+                  float* acc) {
+  switch (rows) {
+    case 1: multiply_rows<1>(source, groups, x, 0, acc); return true;
+    case 2: multiply_rows<2>(source, groups, x, 0, acc); return true;
+    case 3: multiply_rows<3>(source, groups, x, 0, acc); return true;
+    case 4: multiply_rows<4>(source, groups, x, 0, acc); return true;
+    default: return false;
+  }
+}
+
+bool multiply_codes(WeightFormat format, const uint8_t* codes, const uint8_t* scales,
+                    int64_t groups, const uint16_t* const* x, int64_t rows, float* acc) {
+  switch (format) {
+    case WeightFormat::fp8_block32:
+      return multiply_few(Fp8Source{codes, scales}, groups, x, rows, acc);
+    case WeightFormat::fp4_group32:
+      return multiply_few(Fp4Source{codes, scales}, groups, x, rows, acc);
+    default: return false;
+  }
+}
+
+constexpr IsaKernels kKernels = {decode_panel, multiply,        multiply_codes,   quantize_q8_row,
+                                 widen_q8_row, store_bf16_tile, add_rounded_tile, gated_q8_tile};
 
 }  // namespace
 

@@ -29,6 +29,11 @@ struct IsaKernels {
                    int64_t groups, const uint16_t* const* x, int64_t x_offset, int64_t rows,
                    float* acc);
 
+  /// For few rows: a whole tile without a panel, codes decoded in registers. The same sums as multiply's, bit
+  /// for bit. False, and nothing done, where the panel is the better way. May be null.
+  bool (*multiply_codes)(WeightFormat format, const uint8_t* codes, const uint8_t* scales,
+                         int64_t groups, const uint16_t* const* x, int64_t rows, float* acc);
+
   /// One row, columns % 32 == 0 (spec/model.md 2.3, Q8).
   void (*quantize_q8)(const uint16_t* x, int64_t columns, uint8_t* codes, uint8_t* scales);
   /// bf16(code * scale), exact.

@@ -56,15 +56,14 @@ void decode_fp8_block(const uint8_t* codes, float* panel) {
 
 void decode_fp4_block(const uint8_t* codes, float* panel) {
   for (int quad = 0; quad < 8; ++quad) {
-    for (int lane = 0; lane < 4; ++lane) {
-      for (int pair = 0; pair < 2; ++pair) {
-        for (int i = 0; i < 8; ++i) {
-          const uint8_t byte = codes[quad * 64 + lane * 16 + pair * 8 + i];
-          float* out = panel + quad * 128 + pair * 32 + lane * 8 + i;
-          out[0] = kTables.e2m1[byte & 15];
-          out[64] = kTables.e2m1[byte >> 4];
-        }
-      }
+    for (int i = 0; i < 32; ++i) {
+      const uint8_t* word =
+          codes + quad * 64 + i * 2;  // halves 0 and 1; a byte holds pairs 0 and 1
+      float* out = panel + quad * 128 + i;
+      out[0] = kTables.e2m1[word[0] & 15];
+      out[32] = kTables.e2m1[word[0] >> 4];
+      out[64] = kTables.e2m1[word[1] & 15];
+      out[96] = kTables.e2m1[word[1] >> 4];
     }
   }
 }
@@ -93,8 +92,8 @@ void multiply(WeightFormat, const void* panel, const float* panel_scales, int64_
   multiply_f32(static_cast<const float*>(panel), panel_scales, groups, x, x_offset, rows, acc);
 }
 
-constexpr IsaKernels kKernels = {decode_panel,    multiply,         quantize_q8_row, widen_q8_row,
-                                 store_bf16_tile, add_rounded_tile, gated_q8_tile};
+constexpr IsaKernels kKernels = {decode_panel, multiply,        nullptr,          quantize_q8_row,
+                                 widen_q8_row, store_bf16_tile, add_rounded_tile, gated_q8_tile};
 
 }  // namespace
 

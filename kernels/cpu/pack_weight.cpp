@@ -84,15 +84,14 @@ bool pack_fp8(const TileRows& rows, int64_t group, int64_t total_bytes, uint8_t*
 }
 
 void pack_fp4(const TileRows& rows, int64_t group, int64_t total_bytes, uint8_t* block) {
-  for (int64_t n = 0; n < kTileOut / 2; ++n) {
-    const auto low = group_bytes<kGroupIn / 2>(rows[static_cast<size_t>(n)], group, total_bytes);
-    const auto high =
-        group_bytes<kGroupIn / 2>(rows[static_cast<size_t>(n + kTileOut / 2)], group, total_bytes);
-    for (int64_t k = 0; k < kGroupIn; k += 2) {
-      const uint8_t a = low[static_cast<size_t>(k / 2)], b = high[static_cast<size_t>(k / 2)];
-      uint8_t* out = block + fp4_position(k, n);
-      out[0] = static_cast<uint8_t>((a & 0x0f) | (b << 4));
-      out[1] = static_cast<uint8_t>((a >> 4) | (b & 0xf0));
+  for (int64_t n = 0; n < kTileOut; ++n) {
+    const auto bytes = group_bytes<kGroupIn / 2>(rows[static_cast<size_t>(n)], group, total_bytes);
+    for (int64_t k = 0; k < kGroupIn;
+         k += 4) {  // a quad: inputs k, k + 1 in `first`, the rest in `second`
+      const uint8_t first = bytes[static_cast<size_t>(k / 2)];
+      const uint8_t second = bytes[static_cast<size_t>(k / 2 + 1)];
+      block[fp4_position(k, n) / 2] = static_cast<uint8_t>((first & 0x0f) | (second << 4));
+      block[fp4_position(k + 1, n) / 2] = static_cast<uint8_t>((first >> 4) | (second & 0xf0));
     }
   }
 }

@@ -11,7 +11,8 @@
 //   bf16, f32: panel order.
 //   fp8: 1 byte an element, [quad][half][lane 4][pair 2][column 4][parity 2] (column = lane*4 + ...): byte
 //        unpacking inside 128-bit lanes turns 64 codes into two vectors of panel order.
-//   fp4: byte i of quad q holds the code of half 0 in its low and of half 1 in its high nibble, i as in fp8.
+//   fp4: half a byte an element, [quad][column 16][parity 2][half 2][pair 2]: the four nibbles of a 16-bit word
+//        belong to four vectors of panel order, so that one word lookup per vector decodes them.
 // Scales: fp8 one byte per block, [tile][group]; fp4 32 bytes per block, [tile][group][output].
 
 #include <cstdint>
@@ -34,9 +35,11 @@ constexpr int64_t fp8_position(int64_t k, int64_t n) {
   return (quad * 2 + half) * 64 + lane * 16 + pair * 8 + column * 2 + parity;
 }
 
-/// Byte of an fp4 element; its nibble is n / 16.
+/// In nibbles, low one first.
 constexpr int64_t fp4_position(int64_t k, int64_t n) {
-  return (k / 4) * 64 + fp8_position(k % 4, n % 16);
+  const int64_t quad = k / 4, pair = (k / 2) % 2, parity = k % 2;
+  const int64_t half = n / 16, column = n % 16;
+  return quad * 128 + ((column * 2 + parity) * 2 + half) * 2 + pair;
 }
 
 }  // namespace cedar::kernels::cpu

@@ -36,10 +36,13 @@ void tile_rows(const IsaKernels& isa, const PackedWeight& weight, int64_t tile,
   const auto* codes = weight.codes.as<uint8_t>() + tile * groups * block_bytes(weight.format);
   const auto* scales =
       weight.scales.as<uint8_t>() + tile * groups * block_scale_bytes(weight.format);
+  std::memset(acc, 0, static_cast<size_t>(rows * kTileOut) * sizeof *acc);
+  if (isa.multiply_codes != nullptr &&
+      isa.multiply_codes(weight.format, codes, scales, groups, x.data(), rows, acc)) {
+    return;
+  }
   alignas(64) float panel[kPanelGroups * kBlockElements];
   alignas(64) float panel_scales[kPanelGroups * kTileOut];
-
-  std::memset(acc, 0, static_cast<size_t>(rows * kTileOut) * sizeof *acc);
   for (int64_t group = 0; group < groups; group += kPanelGroups) {
     const int64_t count = std::min(kPanelGroups, groups - group);
     const void* decoded = isa.decode_panel(
