@@ -70,7 +70,8 @@ Result<InspectReport> make_report(const Arguments& arguments) {
   return report;
 }
 
-/// Errors: those of load_checkpoint, except that a directory without weights is a finding, not an error.
+/// Errors: those of load_checkpoint, except that a directory without weights is a finding, not an
+/// error.
 Status add_weights(const Arguments& arguments, InspectReport& report) {
   const auto loaded = model::load_checkpoint(arguments.directory, arguments.role);
   if (loaded) {

@@ -10,7 +10,8 @@
 namespace cedar::model {
 namespace {
 
-/// Bytes to digest. Every part is framed by its length, so that no two different inputs give the same bytes.
+/// Bytes to digest. Every part is framed by its length, so that no two different inputs give the
+/// same bytes.
 class Message {
  public:
   /// `label` separates the kinds of digests and carries the format's version.

@@ -1,7 +1,8 @@
 #pragma once
-// The key of a KV block: SHA-256 chained over everything its bytes depend on (docs/formats/kv_block.md). Two
-// sequences share a block exactly when model, tenant, and all tokens and images up to the block's end agree.
-// Built with the cluster only (target cedar_model_keys).
+// The key of a KV block: SHA-256 chained over everything its bytes depend on
+// (docs/formats/kv_block.md). Two sequences share a block exactly when model, tenant, and all
+// tokens and images up to the block's end agree. Built with the cluster only (target
+// cedar_model_keys).
 
 #include <array>
 #include <compare>
@@ -34,12 +35,12 @@ struct ImageDigest {
   Sha256 content{};
 };
 
-/// The parent of every sequence's first block. `tenant_salt` may be any bytes; tenants with different salts
-/// never share blocks, and cannot probe each other's.
+/// The parent of every sequence's first block. `tenant_salt` may be any bytes; tenants with
+/// different salts never share blocks, and cannot probe each other's.
 BlockKey root_key(const Sha256& model_fingerprint, std::string_view tenant_salt);
 
-/// Key of the block of `tokens` that begins at position `begin`. `images` are those of the whole sequence; the
-/// ones that overlap the block count.
+/// Key of the block of `tokens` that begins at position `begin`. `images` are those of the whole
+/// sequence; the ones that overlap the block count.
 BlockKey next_key(const BlockKey& parent, int64_t begin, std::span<const TokenId> tokens,
                   std::span<const ImageDigest> images);
 
@@ -48,11 +49,11 @@ BlockKey next_key(const BlockKey& parent, int64_t begin, std::span<const TokenId
 std::vector<BlockKey> block_keys(const BlockKey& root, std::span<const TokenId> tokens,
                                  std::span<const ImageDigest> images, int64_t block_tokens);
 
-/// Identifies what global KV is computed with: the config, `numeric_mode` (settings that change values, such as
-/// the rounding of index scores), and of every tensor that the encoder role needs, its name, dtype, shape and
-/// a sample of its bytes. Equal for every role of one checkpoint. The sample tells checkpoints apart that were
-/// trained apart; it is no proof against a few changed bytes, for which operators put a revision into
-/// `numeric_mode`. Reads one page per tensor.
+/// Identifies what global KV is computed with: the config, `numeric_mode` (settings that change
+/// values, such as the rounding of index scores), and of every tensor that the encoder role needs,
+/// its name, dtype, shape and a sample of its bytes. Equal for every role of one checkpoint. The
+/// sample tells checkpoints apart that were trained apart; it is no proof against a few changed
+/// bytes, for which operators put a revision into `numeric_mode`. Reads one page per tensor.
 Sha256 model_fingerprint(const Checkpoint& checkpoint, std::string_view numeric_mode);
 
 }  // namespace cedar::model

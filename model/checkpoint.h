@@ -16,7 +16,8 @@
 
 namespace cedar::model {
 
-/// A linear with block scales, FP8 (scale per 32x32) or FP4 (scale per row and 32), or without, bf16 or f32.
+/// A linear with block scales, FP8 (scale per 32x32) or FP4 (scale per row and 32), or without,
+/// bf16 or f32.
 struct LinearTensors {
   TensorView weight;
   TensorView scale;  // empty for bf16 and f32
@@ -85,9 +86,9 @@ struct VisionTensors {
 enum class Role : uint8_t { all, encoder, decoder };
 std::string_view to_string(Role role);
 
-/// What a role loads. A layer that the role does not hold is absent; of the boundary layer the encoder role
-/// holds only what projects the decoder's global KV: attn_norm, compressor, indexer.wk and k_norm.
-/// The drafter belongs to the decoder role; vision is loaded with Role::all only.
+/// What a role loads. A layer that the role does not hold is absent; of the boundary layer the
+/// encoder role holds only what projects the decoder's global KV: attn_norm, compressor, indexer.wk
+/// and k_norm. The drafter belongs to the decoder role; vision is loaded with Role::all only.
 struct Checkpoint {
   ModelConfig config;
   ModelPlan plan;
@@ -103,10 +104,10 @@ struct Checkpoint {
 };
 
 /// Maps the files and checks every header; reads no weight. Views of packed FP4 have dtype e2m1x2.
-/// Shards that hold nothing for the role need not exist. Tensors of other roles must still be known names: an
-/// unknown tensor is refused for every role.
-/// Errors: those of load_model_config; not_found without weights; invalid_checkpoint naming tensor, file,
-/// expected and found shape and dtype, or the tensors that are missing or left over.
+/// Shards that hold nothing for the role need not exist. Tensors of other roles must still be known
+/// names: an unknown tensor is refused for every role.
+/// Errors: those of load_model_config; not_found without weights; invalid_checkpoint naming tensor,
+/// file, expected and found shape and dtype, or the tensors that are missing or left over.
 Result<Checkpoint> load_checkpoint(const std::string& directory, Role role);
 
 }  // namespace cedar::model

@@ -6,7 +6,8 @@
 
 namespace cedar::model {
 
-/// Divisibility by quantisation groups, heads by groups, widths by rotary dimensions, experts by top-k.
+/// Divisibility by quantisation groups, heads by groups, widths by rotary dimensions, experts by
+/// top-k.
 /// Errors: invalid_config naming the key, its value and the rule.
 Status check_shapes(const ModelConfig& config);
 

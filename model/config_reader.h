@@ -1,6 +1,6 @@
 #pragma once
-// Typed reading of one JSON object of config.json. Keeps the first problem; reads after it do nothing, so a
-// caller lists its keys and asks once.
+// Typed reading of one JSON object of config.json. Keeps the first problem; reads after it do
+// nothing, so a caller lists its keys and asks once.
 
 #include <cstdint>
 #include <optional>
@@ -20,7 +20,8 @@ struct IntRange {
 
 class ConfigReader {
  public:
-  /// `prefix` ("text_config.") stands before every key in messages. `object` must outlive the reader.
+  /// `prefix` ("text_config.") stands before every key in messages. `object` must outlive the
+  /// reader.
   ConfigReader(const nlohmann::json& object, std::string prefix);
 
   void read(const char* key, int64_t& out, IntRange range);

@@ -78,7 +78,8 @@ void EngramLayout::hash(const EngramLayerLayout& layer, std::span<const int32_t>
                         std::span<const int32_t> compressed, int32_t pad, int64_t* rows) const {
   const int64_t heads = columns / (max_ngram - 1);
   const int64_t before = static_cast<int64_t>(history.size());
-  // The id `position` tokens after the first; dead before the sequence began, like an image position.
+  // The id `position` tokens after the first; dead before the sequence began, like an image
+  // position.
   const auto id_at = [&](int64_t position) {
     if (position >= 0) return compressed[static_cast<size_t>(position)];
     return position + before >= 0 ? history[static_cast<size_t>(position + before)] : kDeadToken;

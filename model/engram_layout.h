@@ -1,6 +1,6 @@
 #pragma once
-// Shapes, primes and multipliers of the Engram tables (spec/model.md 9.2), from the config alone, and the
-// hashing of n-grams to table rows (9.3). Pure; no table data here.
+// Shapes, primes and multipliers of the Engram tables (spec/model.md 9.2), from the config alone,
+// and the hashing of n-grams to table rows (9.3). Pure; no table data here.
 
 #include <cstdint>
 #include <span>
@@ -28,9 +28,10 @@ struct EngramLayout {
   int64_t columns = 0;
   int64_t max_ngram = 0;
 
-  /// Row ids of consecutive tokens, [compressed.size(), columns] into `rows`. `history` holds the compressed ids
-  /// before the first token, oldest first, as many as exist up to max_ngram - 1 (kDeadToken included);
-  /// `pad` is the compressed id of the pad token. Longer histories are allowed, their oldest ids do not count.
+  /// Row ids of consecutive tokens, [compressed.size(), columns] into `rows`. `history` holds the
+  /// compressed ids before the first token, oldest first, as many as exist up to max_ngram - 1
+  /// (kDeadToken included); `pad` is the compressed id of the pad token. Longer histories are
+  /// allowed, their oldest ids do not count.
   /// REQUIRES: ids are kDeadToken or in [0, engram_compressed_vocab_size).
   void hash(const EngramLayerLayout& layer, std::span<const int32_t> history,
             std::span<const int32_t> compressed, int32_t pad, int64_t* rows) const;

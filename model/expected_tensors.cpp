@@ -107,7 +107,8 @@ void add_block(SlotList& list, const ModelConfig& c, const std::string& prefix, 
   add_experts(list, c, prefix + "ffn.", experts, scope, layer);
 }
 
-/// The input norm, and what a KV source makes its rows with: of the boundary layer the encoder needs only these.
+/// The input norm, and what a KV source makes its rows with: of the boundary layer the encoder
+/// needs only these.
 void add_projection(SlotList& list, const ModelConfig& c, const LayerPlan& plan,
                     const std::string& prefix, LayerTensors& layer) {
   list.bf16(prefix + "attn_norm.weight", {c.hidden_size}, layer.attn_norm);

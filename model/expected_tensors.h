@@ -1,6 +1,7 @@
 #pragma once
-// Every tensor a checkpoint of a config holds (spec/checkpoint.md section 4) and the roles that need it
-// (section 5). A function of the config alone, so `cedar inspect` can sum it without weights.
+// Every tensor a checkpoint of a config holds (spec/checkpoint.md section 4) and the roles that
+// need it (section 5). A function of the config alone, so `cedar inspect` can sum it without
+// weights.
 
 #include <cstdint>
 #include <string>

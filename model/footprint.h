@@ -1,6 +1,6 @@
 #pragma once
-// What a model costs, computed from its config: bytes by group and role, KV and window bytes, the hand-off,
-// parameters used per token (spec/ced.md sections 2 and 8, spec/checkpoint.md 4.5 and 5).
+// What a model costs, computed from its config: bytes by group and role, KV and window bytes, the
+// hand-off, parameters used per token (spec/ced.md sections 2 and 8, spec/checkpoint.md 4.5 and 5).
 
 #include <cstdint>
 #include <vector>
@@ -40,8 +40,8 @@ struct Footprint {
   TensorTotals decoder;  // without Engram tables and drafter
   TensorTotals drafter;
   TensorTotals engram_tables;
-  /// Parameters that one token multiplies with: routed experts count by their share of chosen ones, lookups
-  /// (embedding, Engram tables) not at all.
+  /// Parameters that one token multiplies with: routed experts count by their share of chosen ones,
+  /// lookups (embedding, Engram tables) not at all.
   int64_t active_prefill_parameters = 0;
   int64_t active_decode_parameters = 0;
 
@@ -55,8 +55,8 @@ struct Footprint {
 /// REQUIRES: a config that parse_model_config accepted, and its plan.
 Footprint make_footprint(const ModelConfig& config, const ModelPlan& plan);
 
-/// Earlier models of the line, for comparison: V4-Flash's 21 ratio-4 layers with index keys and 20 ratio-128
-/// layers; the 67B V1's 95 layers of 8 bf16 KV heads (spec/ced.md 8.2, 8.4).
+/// Earlier models of the line, for comparison: V4-Flash's 21 ratio-4 layers with index keys and 20
+/// ratio-128 layers; the 67B V1's 95 layers of 8 bf16 KV heads (spec/ced.md 8.2, 8.4).
 constexpr double kV4FlashBytesPerToken = 21 * (584 + 68) / 4.0 + 20 * 584 / 128.0;
 constexpr double kV1BytesPerToken = 95.0 * 8 * 128 * 2 * 2;
 

@@ -1,6 +1,7 @@
 #pragma once
-// The KV block byte by byte (design: docs/formats/kv_block.md). One block covers `block_tokens` tokens of one
-// sequence and holds, for each KV source in layer order, its main KV rows, then its index-key rows.
+// The KV block byte by byte (design: docs/formats/kv_block.md). One block covers `block_tokens`
+// tokens of one sequence and holds, for each KV source in layer order, its main KV rows, then its
+// index-key rows.
 
 #include <cstdint>
 #include <vector>
@@ -10,8 +11,8 @@
 
 namespace cedar::model {
 
-/// Bytes of one row of main KV (E2M1, an E4M3 scale per 16), of one index key (E2M1, an E8M0 scale per 32)
-/// and of one window row (E4M3, an E8M0 scale per 32). REQUIRES: a multiple of 32.
+/// Bytes of one row of main KV (E2M1, an E4M3 scale per 16), of one index key (E2M1, an E8M0 scale
+/// per 32) and of one window row (E4M3, an E8M0 scale per 32). REQUIRES: a multiple of 32.
 constexpr int64_t main_kv_row_bytes(int64_t head_dim) { return head_dim / 2 + head_dim / 16; }
 constexpr int64_t index_key_row_bytes(int64_t index_head_dim) {
   return index_head_dim / 2 + index_head_dim / 32;

@@ -158,7 +158,8 @@ Status check_engram(const ModelConfig& c) {
                    "has " + to_string(c.engram_num_embeddings.size()) + " entries, expected " +
                        to_string(c.engram_layer_ids.size()) + " as engram_layer_ids has");
   }
-  // The boundary projection takes the streams as the layer below left them; Engram would change them first.
+  // The boundary projection takes the streams as the layer below left them; Engram would change
+  // them first.
   if (contains(c.engram_layer_ids, c.kv_source_layer_ids.back())) {
     return refused("engram_layer_ids",
                    "names layer " + to_string(c.kv_source_layer_ids.back()) +

@@ -1,5 +1,6 @@
 #pragma once
-// What every layer does, derived once from the config (spec/model.md 7.1). Everything else asks the plan.
+// What every layer does, derived once from the config (spec/model.md 7.1). Everything else asks the
+// plan.
 
 #include <cstdint>
 #include <optional>
@@ -42,7 +43,8 @@ struct KvSource {
 
 struct ModelPlan {
   std::vector<LayerPlan> layers;
-  /// First decoder layer: the only KV source with ratio 1, whose rows are a function of the encoder's output.
+  /// First decoder layer: the only KV source with ratio 1, whose rows are a function of the
+  /// encoder's output.
   LayerId boundary = 0;
   std::vector<KvSource> kv_sources;  // in layer order
 
@@ -54,10 +56,10 @@ struct ModelPlan {
   int64_t source_index(LayerId layer) const;
 };
 
-/// Errors: invalid_config naming the list and the entry that no plan explains: a source above its reader
-/// missing, a ratio that differs from its source's, unsorted or duplicate ids, several ratio-1 sources,
-/// a candidate source that is no Full layer, Engram or target layers out of range, block tokens not
-/// divisible by every ratio.
+/// Errors: invalid_config naming the list and the entry that no plan explains: a source above its
+/// reader missing, a ratio that differs from its source's, unsorted or duplicate ids, several
+/// ratio-1 sources, a candidate source that is no Full layer, Engram or target layers out of range,
+/// block tokens not divisible by every ratio.
 Result<ModelPlan> make_layer_plan(const ModelConfig& config);
 
 std::string_view to_string(LayerMode mode);

@@ -10,8 +10,8 @@ namespace {
 
 using nlohmann::json;
 
-// Limits far above any checkpoint of the family and low enough that no product of three of them overflows
-// an int64 or makes a hostile file allocate gigabytes.
+// Limits far above any checkpoint of the family and low enough that no product of three of them
+// overflows an int64 or makes a hostile file allocate gigabytes.
 constexpr IntRange kWidth{1, 1 << 18};
 constexpr IntRange kCount{1, 1 << 12};
 constexpr IntRange kLayers{1, 1024};

@@ -1,6 +1,6 @@
 #pragma once
-// The release's config.json, typed and checked (spec/checkpoint.md section 2). Unknown keys are ignored;
-// missing or contradictory ones are refused with the key's full name and its value.
+// The release's config.json, typed and checked (spec/checkpoint.md section 2). Unknown keys are
+// ignored; missing or contradictory ones are refused with the key's full name and its value.
 
 #include <cstdint>
 #include <optional>
@@ -101,8 +101,9 @@ struct ModelConfig {
   int64_t block_tokens() const { return sliding_window; }
 };
 
-/// Parses and validates what one key or one object can say; contradictions between the layer lists are
-/// found by make_layer_plan, which both of these run. Errors: invalid_config naming key and value.
+/// Parses and validates what one key or one object can say; contradictions between the layer lists
+/// are found by make_layer_plan, which both of these run. Errors: invalid_config naming key and
+/// value.
 Result<ModelConfig> parse_model_config(std::string_view json_text);
 /// Reads `directory`/config.json. Errors: not_found, io_error, invalid_config (with the path).
 Result<ModelConfig> load_model_config(const std::string& directory);

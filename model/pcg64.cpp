@@ -75,7 +75,8 @@ uint64_t Pcg64::next() {
 uint64_t Pcg64::below(uint64_t bound) {
   CEDAR_ASSERT(bound >> 32 != 0, "bound " + std::to_string(bound));
   Wide product = Wide{next()} * bound;
-  // Products whose low half falls under 2^64 mod bound are drawn again: they would favour some results.
+  // Products whose low half falls under 2^64 mod bound are drawn again: they would favour some
+  // results.
   const uint64_t threshold = -bound % bound;
   while (static_cast<uint64_t>(product) < threshold) product = Wide{next()} * bound;
   return static_cast<uint64_t>(product >> 64);

@@ -1,7 +1,8 @@
 #pragma once
-// The random stream that the release draws its Engram multipliers from: PCG XSL-RR 128/64 (O'Neill, 2014), seeded
-// as NumPy's SeedSequence does and bounded by Lemire's multiplication (2019). Bit-equal to
-// numpy.random.default_rng(seed).integers(0, bound, dtype=int64); only what that needs.
+// The random stream that the release draws its Engram multipliers from: PCG XSL-RR 128/64 (O'Neill,
+// 2014), seeded as NumPy's SeedSequence does and bounded by Lemire's multiplication (2019).
+// Bit-equal to numpy.random.default_rng(seed).integers(0, bound, dtype=int64); only what that
+// needs.
 
 #include <cstdint>
 

@@ -15,14 +15,15 @@
 
 namespace cedar::model {
 
-/// One mapped file. Views stay valid as long as the file object lives. Thread-safe after open.
-/// A view's data is aligned to its element: a tensor that the file itself does not align (the format allows
-/// that) is copied once.
+/// One mapped file. Views stay valid as long as the file object lives. Thread-safe after open. A
+/// view's data is aligned to its element: a tensor that the file itself does not align (the format
+/// allows that) is copied once.
 class SafetensorsFile {
  public:
-  /// Checks the whole header: it is one JSON object without repeated keys, every tensor has a known dtype, and
-  /// a shape whose size is that of its byte range; the ranges cover the bytes behind the header exactly, without
-  /// hole or overlap. Errors: not_found, io_error, invalid_checkpoint naming file and tensor.
+  /// Checks the whole header: it is one JSON object without repeated keys, every tensor has a known
+  /// dtype, and a shape whose size is that of its byte range; the ranges cover the bytes behind the
+  /// header exactly, without hole or overlap. Errors: not_found, io_error, invalid_checkpoint
+  /// naming file and tensor.
   static Result<std::shared_ptr<const SafetensorsFile>> open(const std::string& path);
   /// The same over bytes in memory (fuzzing, tests); `bytes` must outlive the object.
   static Result<std::shared_ptr<const SafetensorsFile>> parse(std::span<const std::byte> bytes,
@@ -64,10 +65,12 @@ struct CheckpointFiles {
 /// True when the directory holds an index of shards or a single weight file.
 bool has_weights(const std::string& directory);
 
-/// Opens shards through model.safetensors.index.json, or model.safetensors alone. With `wanted` set, a shard of
-/// which no tensor is wanted is not opened and need not exist: a role reads only its own files.
-/// Errors: not_found when the directory holds neither file; invalid_checkpoint when a shard lacks a tensor that
-/// the index lists for it, holds one that the index does not, or when a shard's name leaves the directory.
+/// Opens shards through model.safetensors.index.json, or model.safetensors alone. With `wanted`
+/// set, a shard of which no tensor is wanted is not opened and need not exist: a role reads only
+/// its own files.
+/// Errors: not_found when the directory holds neither file; invalid_checkpoint when a shard lacks a
+/// tensor that the index lists for it, holds one that the index does not, or when a shard's name
+/// leaves the directory.
 Result<CheckpointFiles> open_checkpoint_files(
     const std::string& directory, const std::function<bool(const std::string&)>& wanted = nullptr);
 

@@ -1,7 +1,7 @@
 #pragma once
-// JSON text to a document, refusing what the parser alone lets pass: a key that one object holds twice (the
-// last value would win in silence), a NUL byte (the parser reads it as the end and ignores what follows), and
-// nesting deep enough to exhaust a recursive reader.
+// JSON text to a document, refusing what the parser alone lets pass: a key that one object holds
+// twice (the last value would win in silence), a NUL byte (the parser reads it as the end and
+// ignores what follows), and nesting deep enough to exhaust a recursive reader.
 
 #include <string>
 #include <string_view>

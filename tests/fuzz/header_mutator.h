@@ -12,11 +12,12 @@ class HeaderMutator {
  public:
   explicit HeaderMutator(uint32_t seed) : random_(seed) {}
 
-  /// One to four random changes: bytes flipped, cut or copied, numbers replaced, tokens of JSON spliced in.
+  /// One to four random changes: bytes flipped, cut or copied, numbers replaced, tokens of JSON
+  /// spliced in.
   std::string mutate(std::string text);
 
-  /// A safetensors file with damage to header, length field or payload; mostly with the length field set right
-  /// again, since otherwise few files get past the first check.
+  /// A safetensors file with damage to header, length field or payload; mostly with the length
+  /// field set right again, since otherwise few files get past the first check.
   std::string mutate_file(const std::string& file);
 
  private:

@@ -1,4 +1,5 @@
-// Thousands of damaged inputs, the same ones on every run: a reader may refuse them, with a reason, and never crash.
+// Thousands of damaged inputs, the same ones on every run: a reader may refuse them, with a reason,
+// and never crash.
 
 #include <gtest/gtest.h>
 
@@ -29,7 +30,8 @@ TEST(SafetensorsProperty, DamagedHeadersAreRefusedOrConsistent) {
   for (int round = 0; round < kRounds; ++round) {
     accepted += test::check_safetensors(bytes_of(mutator.mutate_file(whole)));
   }
-  // Some changes are harmless (a renamed tensor); if none were, the mutations would be too coarse to test much.
+  // Some changes are harmless (a renamed tensor); if none were, the mutations would be too coarse
+  // to test much.
   EXPECT_GT(accepted, 100);
   EXPECT_LT(accepted, kRounds / 2);
 }

@@ -1,5 +1,6 @@
 #pragma once
-// What must hold for any bytes given to the safetensors reader. Shared by the property test and the fuzz target.
+// What must hold for any bytes given to the safetensors reader. Shared by the property test and the
+// fuzz target.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,8 +11,8 @@
 
 namespace cedar::test {
 
-/// Stops the process unless the bytes are refused with a reason, or every tensor lies where it may be read and has
-/// the size that its type and shape say. Returns whether they were accepted.
+/// Stops the process unless the bytes are refused with a reason, or every tensor lies where it may
+/// be read and has the size that its type and shape say. Returns whether they were accepted.
 inline bool check_safetensors(std::span<const std::byte> bytes) {
   const auto parsed = model::SafetensorsFile::parse(bytes, "input");
   if (!parsed) {

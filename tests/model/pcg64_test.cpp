@@ -15,7 +15,8 @@ std::vector<uint64_t> draw(uint32_t seed, uint64_t bound, int count) {
   return values;
 }
 
-// Expected values: numpy 2, default_rng(seed).bit_generator.random_raw(n) and .integers(0, bound, n).
+// Expected values: numpy 2, default_rng(seed).bit_generator.random_raw(n) and .integers(0, bound,
+// n).
 TEST(Pcg64, RawWords) {
   Pcg64 random(12345);
   EXPECT_EQ(random.next(), 4193609425186963869u);
