@@ -59,6 +59,7 @@ constexpr int64_t attention_scratch_bytes(int64_t queries, int64_t head_dim) {
   const int64_t words = head_dim / 2 * kAttentionBlock      // keys
                         + kAttentionBlock / 2 * head_dim    // values
                         + 16 * (head_dim / 2)               // rows being packed
+                        + kAttentionTile * head_dim         // broadcast operands of a tile
                         + queries * head_dim + 2 * queries;  // sums, maxima, totals
   return words * 4;
 }

@@ -3,7 +3,7 @@
 // A block's rows become pair words once, in two layouts that suit the two products:
 //   scores: key_words[pair of channels][key]   lane = key; a query's pair word is broadcast
 //   values: value_words[pair of keys][channel] lane = channel; a probability pair is broadcast
-// Both then are dot_pairs() chains in a fixed order (channels, keys ascending), so that no result depends on
+// Both then are accumulate_pairs() chains in a fixed order (channels, keys ascending), so that no result depends on
 // how queries are grouped. Within each 32 channels the values hold the 16 even channels, then the 16 odd ones;
 // the accumulators keep that order and the last step interleaves them again as pair words.
 
@@ -14,11 +14,13 @@ constexpr int kKeyVectors = kAttentionBlock / kLanes;
 // accumulators of one register each; 16 registers hold 2 x 2 of two (AVX2) or 2 x 1 of four (SSE).
 constexpr int kTileQueries = CEDAR_SIMD_BYTES == 64 ? 4 : 2;
 constexpr int kTileColumns = CEDAR_SIMD_BYTES == 64 ? 4 : CEDAR_SIMD_BYTES == 32 ? 2 : 1;
+static_assert(kTileQueries <= kAttentionTile);
 
 struct AttentionState {
   uint32_t* key_words;    // [head_dim / 2, 64]
   uint32_t* value_words;  // [32, head_dim]
   uint32_t* row_words;    // [16, head_dim / 2]
+  PairOperand* operands;  // [kTileQueries, head_dim / 2]: the tile's queries
   float* sums;            // [queries, head_dim]
   float* maximum;         // [queries]
   float* total;           // [queries]
@@ -35,6 +37,8 @@ CEDAR_INLINE AttentionState carve(uint8_t* scratch, int64_t queries, int64_t hea
   words += kAttentionBlock / 2 * head_dim;
   s.row_words = words;
   words += kLanes * (head_dim / 2);
+  s.operands = reinterpret_cast<PairOperand*>(words);
+  words += kAttentionTile * head_dim;
   s.sums = reinterpret_cast<float*>(words);
   s.maximum = s.sums + queries * head_dim;
   s.total = s.maximum + queries;
@@ -71,7 +75,7 @@ CEDAR_INLINE void pack_values(const AttentionState& s, int64_t chunk) {
 
 /// scores[q][key] = q . k of kQueries queries and kVectors vectors of keys.
 template <int kQueries, int kVectors>
-CEDAR_INLINE void score_tile(const AttentionState& s, const uint16_t* q, int64_t q_stride, int64_t key,
+CEDAR_INLINE void score_tile(const AttentionState& s, const PairOperand* q, int64_t key,
                              float (*scores)[kAttentionBlock]) {
   F32x16 sum[kQueries][kVectors];
 #pragma GCC unroll 4
@@ -79,20 +83,9 @@ CEDAR_INLINE void score_tile(const AttentionState& s, const uint16_t* q, int64_t
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) sum[i][v] = zero();
   }
+  const int64_t pairs = s.head_dim / 2;
   const uint32_t* keys = s.key_words + key;
-  for (int64_t w = 0; w < s.head_dim / 2; ++w, keys += kAttentionBlock) {
-    U32x16 k[kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) k[v] = load_u32(keys + v * kLanes);
-#pragma GCC unroll 4
-    for (int i = 0; i < kQueries; ++i) {
-      uint32_t word;
-      std::memcpy(&word, q + i * q_stride + 2 * w, sizeof word);
-      const U32x16 pair = set1_u32(word);
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[i][v] = dot_pairs(sum[i][v], k[v], pair);
-    }
-  }
+  for (int64_t w = 0; w < pairs; ++w, keys += kAttentionBlock) accumulate_pairs(sum, keys, q + w, pairs);
 #pragma GCC unroll 4
   for (int i = 0; i < kQueries; ++i) {
 #pragma GCC unroll 4
@@ -103,7 +96,7 @@ CEDAR_INLINE void score_tile(const AttentionState& s, const uint16_t* q, int64_t
 /// sums = sums * alpha + p . v of kQueries queries and kVectors vectors of channels.
 template <int kQueries, int kVectors>
 CEDAR_INLINE void value_tile(const AttentionState& s, int64_t query, int64_t channel, int64_t key_pairs,
-                             const uint32_t (*p)[kAttentionBlock / 2], const float* alpha) {
+                             const PairOperand (*p)[kAttentionBlock / 2], const float* alpha) {
   F32x16 sum[kQueries][kVectors];
   float* sums = s.sums + query * s.head_dim + channel;
 #pragma GCC unroll 4
@@ -115,15 +108,7 @@ CEDAR_INLINE void value_tile(const AttentionState& s, int64_t query, int64_t cha
   }
   const uint32_t* values = s.value_words + channel;
   for (int64_t j = 0; j < key_pairs; ++j, values += s.head_dim) {
-    U32x16 k[kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) k[v] = load_u32(values + v * kLanes);
-#pragma GCC unroll 4
-    for (int i = 0; i < kQueries; ++i) {
-      const U32x16 pair = set1_u32(p[i][j]);
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[i][v] = dot_pairs(sum[i][v], k[v], pair);
-    }
+    accumulate_pairs(sum, values, p[0] + j, kAttentionBlock / 2);
   }
 #pragma GCC unroll 4
   for (int i = 0; i < kQueries; ++i) {
@@ -132,9 +117,17 @@ CEDAR_INLINE void value_tile(const AttentionState& s, int64_t query, int64_t cha
   }
 }
 
+CEDAR_INLINE void make_operands(const uint16_t* x, int64_t pairs, PairOperand* out) {
+  for (int64_t i = 0; i < pairs; ++i) {
+    uint32_t word;
+    std::memcpy(&word, x + 2 * i, sizeof word);
+    out[i] = pair_operand(word);
+  }
+}
+
 /// One query's step of the online softmax over the block's scores; writes bf16 probabilities.
 CEDAR_INLINE void softmax_step(const AttentionState& s, int64_t query, float* scores, int64_t count,
-                               float scale, uint32_t* p, float* alpha) {
+                               float scale, PairOperand* p, float* alpha) {
   const F32x16 lowest = set1(-__builtin_inff());
   F32x16 x[kKeyVectors];
   F32x16 largest = lowest;
@@ -149,11 +142,16 @@ CEDAR_INLINE void softmax_step(const AttentionState& s, int64_t query, float* sc
   const float before = s.maximum[query];
   const float block = reduce_max(largest);
   const float after = block > before ? block : before;
+  uint16_t rounded[kAttentionBlock];
 #pragma GCC unroll 4
   for (int v = 0; v < kKeyVectors; ++v) {
-    x[v] = exp(x[v] - set1(after));
-    store_bf16(reinterpret_cast<uint16_t*>(p) + v * kLanes, x[v]);
+    x[v] = exp_of_nonpositive(x[v] - set1(after));
+    // Positive and far from overflow; a NaN reaches the result through `total`.
+    const U32x16 u = bits(x[v]);
+    store_u16(rounded + v * kLanes,
+              shift_right<16>(u + set1_u32(0x7fffu) + (shift_right<16>(u) & set1_u32(1))));
   }
+  make_operands(rounded, kAttentionBlock / 2, p);
   *alpha = exp(before - after);
   s.total[query] = s.total[query] * *alpha + reduce_add((x[0] + x[1]) + (x[2] + x[3]));
   s.maximum[query] = after;
@@ -163,14 +161,16 @@ template <int kQueries>
 CEDAR_INLINE void attend_tile(const AttentionState& s, const uint16_t* q, int64_t q_stride, int64_t query,
                               int64_t count, float scale) {
   alignas(64) float scores[kQueries][kAttentionBlock];
-  alignas(64) uint32_t p[kQueries][kAttentionBlock / 2];
+  alignas(64) PairOperand p[kQueries][kAttentionBlock / 2];
   float alpha[kQueries];
+  const int64_t pairs = s.head_dim / 2;
+  for (int i = 0; i < kQueries; ++i) make_operands(q + i * q_stride, pairs, s.operands + i * pairs);
   const int64_t vectors = (count + kLanes - 1) / kLanes;
   int64_t v = 0;
   for (; v + kTileColumns <= vectors; v += kTileColumns) {
-    score_tile<kQueries, kTileColumns>(s, q, q_stride, v * kLanes, scores);
+    score_tile<kQueries, kTileColumns>(s, s.operands, v * kLanes, scores);
   }
-  for (; v < vectors; ++v) score_tile<kQueries, 1>(s, q, q_stride, v * kLanes, scores);
+  for (; v < vectors; ++v) score_tile<kQueries, 1>(s, s.operands, v * kLanes, scores);
   for (int64_t i = vectors * kLanes; i < kAttentionBlock; ++i) {
     for (int j = 0; j < kQueries; ++j) scores[j][i] = 0;
   }
@@ -209,6 +209,16 @@ CEDAR_INLINE void finish_query(const AttentionState& s, int64_t query, float den
   rotate_pairs(o + s.head_dim - rotary_dim, rotary_dim / 2, cos, sin);
 }
 
+/// Asks for the rows of one block: chosen rows lie anywhere in memory, and no hardware guesses the next one.
+CEDAR_INLINE void prefetch_rows(const AttendQuery& p, int64_t begin) {
+  const int64_t total = p.q8_rows + p.q4n_rows;
+  const int64_t end = total - begin < kAttentionBlock ? total : begin + kAttentionBlock;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t bytes = i < p.q8_rows ? p.head_dim / 32 * 33 : p.head_dim / 16 * 9;
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(p.rows[i] + at, 0, 2);
+  }
+}
+
 static void attend_query(const AttendQuery& p) {
   const int64_t total = p.q8_rows + p.q4n_rows;
   if (total == 0) {
@@ -217,8 +227,10 @@ static void attend_query(const AttendQuery& p) {
   }
   const AttentionState s = carve(p.scratch, p.heads, p.head_dim);
   const int64_t pairs = p.head_dim / 2;
+  prefetch_rows(p, 0);
   for (int64_t begin = 0; begin < total; begin += kAttentionBlock) {
     const int64_t count = total - begin < kAttentionBlock ? total - begin : kAttentionBlock;
+    prefetch_rows(p, begin + kAttentionBlock);
     for (int64_t chunk = 0; chunk * kLanes < count; ++chunk) {
       for (int64_t r = 0; r < kLanes; ++r) {
         const int64_t entry = begin + chunk * kLanes + r;

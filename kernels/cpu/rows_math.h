@@ -26,6 +26,27 @@ CEDAR_INLINE F32x16 exp(F32x16 x) {
   return select_less(x, lowest, zero(), p * first * second);
 }
 
+/// exp(x) for x <= 0, the same bits with less work; NaN stays NaN.
+CEDAR_INLINE F32x16 exp_of_nonpositive(F32x16 x) {
+  using namespace exp_constants;
+  const F32x16 lowest = set1(kLowest);
+  const F32x16 clamped = select_less(x, lowest, lowest, x);
+  const F32x16 shifted = clamped * set1(kLog2e) + set1(kRound);
+  const F32x16 n = shifted - set1(kRound);
+  F32x16 r = clamped - n * set1(kLn2High);
+  r = r - n * set1(kLn2Low);
+  F32x16 p = set1(kC7);
+  p = p * r + set1(kC6);
+  p = p * r + set1(kC5);
+  p = p * r + set1(kC4);
+  p = p * r + set1(kC3);
+  p = p * r + set1(kC2);
+  p = (p * (r * r) + r) + set1(1.0f);
+  // 2^n is a normal number: n lies in [-126, 0].
+  const F32x16 scale = from_bits(shift_left<23>(bits(shifted) - (bits(set1(kRound)) - set1_u32(127))));
+  return select_less(x, lowest, zero(), p * scale);
+}
+
 // Scalar use goes through the vector code: the same bits by construction.
 CEDAR_INLINE float exp(float x) {
   float v[kLanes];
@@ -36,7 +57,7 @@ CEDAR_INLINE float exp(float x) {
 /// 1 / (1 + e^-x) without overflow.
 CEDAR_INLINE F32x16 sigmoid(F32x16 x) {
   const F32x16 one = set1(1.0f);
-  const F32x16 e = exp(zero() - abs(x));
+  const F32x16 e = exp_of_nonpositive(zero() - abs(x));
   return select_less(x, zero(), e, one) / (one + e);
 }
 
@@ -57,16 +78,6 @@ CEDAR_INLINE F32x16 e4m3_to_float(U32x16 code) {
   return from_bits(nan_or_value | sign);
 }
 
-/// E2M1 codes (0..15) to fp32, by the same trick around 1.
-CEDAR_INLINE F32x16 e2m1_to_float(U32x16 code) {
-  const U32x16 index = code & set1_u32(7);
-  const U32x16 sign = shift_left<28>(code & set1_u32(8));
-  const U32x16 two = set1_u32(2);
-  const U32x16 exponent = select_less(index, two, set1_u32(127u << 23), set1_u32(126u << 23));
-  const U32x16 offset = select_less(index, two, bits(set1(1.0f)), set1_u32(0));
-  return from_bits(bits(from_bits(shift_left<22>(index) + exponent) - from_bits(offset)) | sign);
-}
-
 CEDAR_INLINE float e8m0_to_float(uint8_t code) {
   uint32_t u = static_cast<uint32_t>(code) << 23;
   if (code == 0) u = 0x00400000u;
@@ -76,39 +87,58 @@ CEDAR_INLINE float e8m0_to_float(uint8_t code) {
   return x;
 }
 
-/// 32 E4M3 codes with one scale to 16 pair words.
-CEDAR_INLINE U32x16 widen_q8_group(const uint8_t* codes, float scale) {
+/// 32 E4M3 codes with one scale. Even elements, then odd ones.
+struct WideGroup {
+  F32x16 even, odd;
+};
+CEDAR_INLINE WideGroup widen_q8_group(const uint8_t* codes, float scale) {
   uint16_t pairs[kLanes];
   std::memcpy(pairs, codes, sizeof pairs);
   const U32x16 both = widen_u16(pairs);
   const F32x16 s = set1(scale);
-  return make_pairs(e4m3_to_float(both & set1_u32(0xff)) * s, e4m3_to_float(shift_right<8>(both)) * s);
+  return {e4m3_to_float(both & set1_u32(0xff)) * s, e4m3_to_float(shift_right<8>(both)) * s};
 }
 
+/// A cache row to pair words. Its values are exact in bf16 (spec/model.md 2.3).
 CEDAR_INLINE void widen_q8_words(const uint8_t* packed, int64_t columns, uint32_t* out) {
   const uint8_t* scales = packed + columns;
   for (int64_t g = 0; g < columns / 32; ++g) {
-    store_u32(out + g * 16, widen_q8_group(packed + g * 32, e8m0_to_float(scales[g])));
+    const WideGroup x = widen_q8_group(packed + g * 32, e8m0_to_float(scales[g]));
+    store_u32(out + g * 16, make_exact_pairs(x.even, x.odd));
   }
 }
 
-/// 32 E2M1 codes in 16 bytes, two E4M3 scales, to 16 pair words.
 CEDAR_INLINE void widen_q4n_words(const uint8_t* packed, int64_t columns, uint32_t* out) {
-  const uint8_t* scales = packed + columns / 2;
+  constexpr Bf16Table kE2m1 = {
+      {0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,  //
+       0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0},
+      {0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0, 0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0},
+      {0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0}};
+  const uint8_t* scale_codes = packed + columns / 2;
   const U32x16 lane = lane_index();
+  float scales[kLanes];
   for (int64_t g = 0; g < columns / 32; ++g) {
-    const U32x16 both = widen_u8(packed + g * 16);
-    const U32x16 codes = select_less(lane, set1_u32(8), set1_u32(scales[2 * g]), set1_u32(scales[2 * g + 1]));
-    const F32x16 s = e4m3_to_float(codes);
-    store_u32(out + g * 16, make_pairs(e2m1_to_float(both & set1_u32(15)) * s,
-                                       e2m1_to_float(shift_right<4>(both)) * s));
+    if (g % 8 == 0) {
+      uint8_t codes[kLanes] = {};
+      const int64_t left = columns / 16 - 2 * g;
+      std::memcpy(codes, scale_codes + 2 * g, static_cast<size_t>(left < kLanes ? left : kLanes));
+      store(scales, e4m3_to_float(widen_u8(codes)));
+    }
+    const int64_t at = 2 * (g % 8);
+    const F32x16 s = from_bits(
+        select_less(lane, set1_u32(8), bits(set1(scales[at])), bits(set1(scales[at + 1]))));
+    const U32x16 bytes = widen_u8(packed + g * 16);
+    const U32x16 values = lookup_pairs(kE2m1, (bytes | shift_left<12>(bytes)) & set1_u32(0x000f000fu));
+    store_u32(out + g * 16, make_exact_pairs(even_of(values) * s, odd_of(values) * s));
   }
 }
 
 static void widen_q8(const uint8_t* packed, int64_t columns, uint16_t* out) {
   const uint8_t* scales = packed + columns;
   for (int64_t g = 0; g < columns / 32; ++g) {
-    const U32x16 words = widen_q8_group(packed + g * 32, e8m0_to_float(scales[g]));
+    // Rounded: a table's scale may be so small that a value is below bf16's normal numbers.
+    const WideGroup x = widen_q8_group(packed + g * 32, e8m0_to_float(scales[g]));
+    const U32x16 words = make_pairs(x.even, x.odd);
     std::memcpy(out + g * 32, &words, sizeof words);
   }
 }
