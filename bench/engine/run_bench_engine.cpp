@@ -2,6 +2,8 @@
 // same run: bytes a decode step must read, arithmetic a prompt row must do.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -19,10 +21,10 @@
 namespace cedar::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using WallClock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
+double seconds_since(WallClock::time_point begin) {
+  return std::chrono::duration<double>(WallClock::now() - begin).count();
 }
 
 struct Options {
@@ -41,7 +43,7 @@ double resident_read_rate(ThreadPool& pool, int64_t bytes) {
   const auto count = static_cast<int64_t>(data.size()) / 64 * 64;
   double best = 0;
   for (int repeat = 0; repeat < 30; ++repeat) {
-    const auto begin = Clock::now();
+    const auto begin = WallClock::now();
     pool.parallel_for(count, count / pool.threads() / 64 * 64 + 64, [&](int64_t from, int64_t to) {
       uint64_t lanes[64] = {};
       for (int64_t i = from; i + 64 <= to; i += 64) {
@@ -80,7 +82,7 @@ Result<Rates> run_once(std::shared_ptr<const engine::LoadedModel> model, const O
   const auto engram = engine::local_engram_source(model);
   CEDAR_TRY(auto prefill, engine::PrefillEngine::create(model, engram, settings));
   CEDAR_TRY(auto decode, engine::DecodeEngine::create(model, engram, settings));
-  const auto begin = Clock::now();
+  const auto begin = WallClock::now();
   for (int32_t i = 0; i < batch; ++i) {
     engine::DecodeRequest request;
     request.id = RequestId(static_cast<uint64_t>(i));
@@ -124,7 +126,7 @@ Status run(const Options& options) {
               "prefill t/s", "of f32", "decode t/s", "step ms", "MB/step", "of read", "of cache");
   for (int threads : options.threads) {
     ThreadPool pool(threads);
-    const Ceilings ceilings = measure_ceilings(pool, kernels::best_cpu_isa());
+    const Ceilings ceilings = measure_ceilings(pool, kernels::best_cpu_isa(), Clock::wall);
     for (int64_t prompt : options.prompts) {
       for (int32_t batch : options.batches) {
         CEDAR_TRY(const Rates rates, run_once(model, options, threads, prompt, batch));
