@@ -29,17 +29,22 @@ add_library(cedar_flags INTERFACE)
 target_include_directories(cedar_flags INTERFACE ${CMAKE_SOURCE_DIR})
 # x86-64-v2 is the floor for every file; faster paths are separate files chosen at run time.
 # No contraction: a row's result may not depend on how a loop was vectorised.
+# Files compiled by nvcc have flags of their own: it splits them, and its own output meets few of these warnings.
 target_compile_options(cedar_flags INTERFACE
-  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wold-style-cast -Wno-missing-field-initializers
-  -ffp-contract=off
-  $<$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},x86_64>:-march=x86-64-v2>
-  $<$<BOOL:${CEDAR_WERROR}>:-Werror>)
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-Wold-style-cast;-Wno-missing-field-initializers>"
+  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},x86_64>>:-march=x86-64-v2>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${CEDAR_WERROR}>>:-Werror>
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-ffp-contract=off;--expt-relaxed-constexpr>"
+  "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${CEDAR_WERROR}>>:-Werror=all-warnings>")
+target_compile_definitions(cedar_flags INTERFACE $<$<BOOL:${CEDAR_CUDA}>:CEDAR_HAVE_CUDA>)
 if(CEDAR_SANITIZE)
   # null: CAF's headers bind references to null in function-based actors, on purpose.
   # maybe-uninitialized: g++ 12 warns falsely about instrumented libstdc++ code (std::regex among others).
-  target_compile_options(cedar_flags INTERFACE -fsanitize=${CEDAR_SANITIZE} -fno-omit-frame-pointer
-    -fno-sanitize-recover=all -fno-sanitize=null
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  target_compile_options(cedar_flags INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${CEDAR_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>"
+    $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null>
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
   target_link_options(cedar_flags INTERFACE -fsanitize=${CEDAR_SANITIZE})
 endif()
 if(CEDAR_FUZZ)

@@ -1,27 +1,32 @@
 #include "core/buffer.h"
 
-#include <cstring>
 #include <new>
 #include <string>
 
+#include "core/device_cuda.h"
+#include "core/device_memory.h"
 #include "core/units.h"
 
 namespace cedar {
 
 void Buffer::Deleter::operator()(std::byte* p) const {
-  ::operator delete(p, std::align_val_t(kAlignment));
+  if (device.kind == DeviceKind::cpu) {
+    ::operator delete(p, std::align_val_t(kAlignment));
+  } else {
+    cuda::release(device, p);
+  }
 }
 
 Result<Buffer> Buffer::allocate(Device device, int64_t bytes) {
-  if (device.kind != DeviceKind::cpu) {
-    return make_error(Errc::unsupported, "this build has no " + to_string(device) + " memory");
-  }
   if (bytes < 0) {
     return make_error(Errc::invalid_argument, "buffer bytes: " + std::to_string(bytes));
   }
   Buffer buffer;
   std::byte* p = nullptr;
-  if (bytes <= INT64_MAX - kAlignment) {
+  if (device.kind != DeviceKind::cpu) {
+    CEDAR_TRY(void* allocated, cuda::allocate(device, bytes));
+    p = static_cast<std::byte*>(allocated);
+  } else if (bytes <= INT64_MAX - kAlignment) {
     const auto padded = static_cast<size_t>(align_up(bytes > 0 ? bytes : 1, kAlignment));
     p = static_cast<std::byte*>(::operator new(padded, std::align_val_t(kAlignment), std::nothrow));
   }
@@ -37,7 +42,8 @@ Result<Buffer> Buffer::allocate(Device device, int64_t bytes) {
 
 Result<Buffer> Buffer::zeroed(Device device, int64_t bytes) {
   CEDAR_TRY(Buffer buffer, allocate(device, bytes));
-  if (bytes > 0) std::memset(buffer.data(), 0, static_cast<size_t>(bytes));
+  CEDAR_CHECK_OK(fill_zero(device, buffer.data(), bytes));
+  CEDAR_CHECK_OK(synchronize(device));
   return buffer;
 }
 

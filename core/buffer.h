@@ -28,8 +28,9 @@ class Buffer {
     return *this;
   }
 
-  /// Uninitialised, 64-byte aligned. Errors: out_of_memory naming the size, unsupported for a device
-  /// this binary was built without.
+  /// Uninitialised, 64-byte aligned. Errors: out_of_memory naming the size and, on a GPU, what is free;
+  /// unsupported for a device that this build or this machine lacks. CUDA memory cannot be read by the host:
+  /// core/device_memory.h copies.
   static Result<Buffer> allocate(Device device, int64_t bytes);
   /// The same, filled with zero bytes.
   static Result<Buffer> zeroed(Device device, int64_t bytes);

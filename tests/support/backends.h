@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/buffer.h"
+#include "core/device_memory.h"
 #include "tests/support/kernel_fixture.h"
 
 namespace cedar::test {
@@ -25,11 +26,16 @@ inline const std::vector<Backend>& all_backends() {
       {"portable", Device{}, CpuIsa::portable, 1},
       {"avx2", Device{}, CpuIsa::avx2, 2},
       {"avx512_bf16", Device{}, CpuIsa::avx512_bf16, 2},
+      {"cuda", Device{DeviceKind::cuda, 0}, CpuIsa::portable, 1},
   };
   return backends;
 }
 
-inline bool available(const Backend& backend) { return kernels::cpu_supports(backend.isa); }
+inline bool on_cuda(const Backend& backend) { return backend.device.kind == DeviceKind::cuda; }
+
+inline bool available(const Backend& backend) {
+  return on_cuda(backend) ? cuda_device_count() > 0 : kernels::cpu_supports(backend.isa);
+}
 
 /// Owns what the KernelContext of one back end points to.
 class BackendContext {
@@ -61,7 +67,9 @@ class DeviceArray {
     auto buffer = Buffer::allocate(device, std::max<int64_t>(static_cast<int64_t>(values.size_bytes()), 1));
     CEDAR_ASSERT(buffer.has_value(), buffer ? std::string() : buffer.error().message());
     buffer_ = std::move(*buffer);
-    if (!values.empty()) std::memcpy(buffer_.data(), values.data(), values.size_bytes());
+    const Status copied = copy_to_device(device, buffer_.data(), values.data(),
+                                         static_cast<int64_t>(values.size_bytes()));
+    CEDAR_ASSERT(copied.has_value(), copied ? std::string() : copied.error().message());
   }
   DeviceArray(Device device, const std::vector<T>& values)
       : DeviceArray(device, std::span<const T>(values)) {}
@@ -70,7 +78,14 @@ class DeviceArray {
 
   T* data() { return buffer_.as<T>(); }
   const T* data() const { return buffer_.as<T>(); }
-  std::vector<T> host() const { return std::vector<T>(data(), data() + count_); }
+  /// What the array holds once everything queued so far is done.
+  std::vector<T> host() const {
+    std::vector<T> values(count_);
+    const Status copied = copy_to_host(buffer_.device(), values.data(), data(),
+                                       static_cast<int64_t>(count_ * sizeof(T)));
+    CEDAR_ASSERT(copied.has_value(), copied ? std::string() : copied.error().message());
+    return values;
+  }
 
  private:
   size_t count_;

@@ -1,0 +1,16 @@
+# The CUDA back end (CEDAR_CUDA=ON): compiler, runtime library, flags.
+#
+# Kernels use wgmma, which only the architecture-specific target sm_90a has; "real" leaves PTX out, which would be
+# of no use to other chips. The CUDA runtime is linked statically and libcuda is not linked: a program starts on a
+# machine without a driver and finds no device there.
+
+if(NOT CMAKE_CUDA_ARCHITECTURES OR CMAKE_CUDA_ARCHITECTURES STREQUAL "90a")
+  set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+endif()
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+enable_language(CUDA)
+find_package(CUDAToolkit 13 REQUIRED)
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
+set(CMAKE_CUDA_FLAGS_RELWITHDEBINFO "-O3 -DNDEBUG -lineinfo")
