@@ -113,7 +113,8 @@ Status check(const IndexScoreParams& p) {
       visible = visible < p.visible[i] ? p.visible[i] : visible;
     }
   }
-  checks.at_least("score_stride", p.score_stride, visible);
+  checks.at_least("score_stride", p.score_stride, visible).at_most("visible", visible, INT32_MAX);
+  if (p.mask != nullptr) checks.at_least("mask_stride", p.mask_stride, (visible + 31) / 32);
   if (visible > 0) {
     checks.present("keys.base", p.keys.base).present("keys.page_table", p.keys.page_table)
         .at_least("keys.row_bytes", p.keys.row_bytes, packed_row_bytes(RowFormat::q4x, p.columns))

@@ -30,6 +30,10 @@ struct IndexScoreParams {
   PagedRows keys;                       // packed q4x rows
   const int32_t* sequences = nullptr;   // [rows]
   const int64_t* visible = nullptr;     // [rows] number of visible keys
+  /// Optional candidate pool (candidate_blocks()): keys whose bit c of word c / 32 is clear count as invisible
+  /// and are not computed, so that a row costs what its pool costs. null: all keys.
+  const uint32_t* mask = nullptr;       // [rows, mask_stride]
+  int64_t mask_stride = 0;              // in words, >= ceil(max visible / 32)
   float* scores = nullptr;              // [rows, score_stride]
   int64_t score_stride = 0;             // >= max visible
   int64_t rows = 0, heads = 0, columns = 0;

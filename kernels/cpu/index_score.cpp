@@ -1,7 +1,11 @@
-// Rows of one sequence share key tiles: a tile is expanded once and scored against all of them.
+// Work is cut into tiles of keys. Rows of one sequence that see every key share tiles: a tile is expanded once
+// and scored against all of them. A row with a candidate pool gets tiles of its own, gathered from the pool.
+// A key's score does not depend on the tile it is in.
 
 #include <algorithm>
+#include <bit>
 #include <limits>
+#include <memory>
 
 #include "core/units.h"
 #include "kernels/cpu/attention_ops.h"
@@ -10,12 +14,23 @@
 namespace cedar::kernels::cpu {
 namespace {
 
-/// Consecutive rows of one sequence, and where their tiles start in the numbering of all tiles.
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+/// Rows that are scored against the same keys, and where their tiles start in the numbering of all tiles.
 struct Group {
   int64_t first_row = 0;
   int64_t row_count = 0;
-  int64_t visible = 0;  // the largest of the rows
+  const int32_t* columns = nullptr;  // the pool of the only row, ascending; null: keys 0, 1, 2 ...
+  int64_t keys = 0;                  // of the pool, or the largest number visible to a row
   int64_t first_tile = 0;
+
+  int64_t tiles() const { return ceil_div(keys, kIndexTile); }
+};
+
+/// One row's pool; no columns where the row sees every key.
+struct Pool {
+  const int32_t* columns = nullptr;
+  int64_t count = 0;
 };
 
 /// Unpacks one row's queries into `codes`, `bias`, `scale` and `weights`, laid out as IndexQueryRow says.
@@ -75,22 +90,114 @@ IndexQueryRow* expand_queries(KernelContext& ctx, const IndexScoreParams& p) {
   return rows;
 }
 
-/// Fills `groups` (room for p.rows) and returns how many there are; `tiles` receives the number of tiles.
-int64_t group_rows(const IndexScoreParams& p, Group* groups, int64_t& tiles) {
-  int64_t count = 0;
-  tiles = 0;
+/// Bits [0, count) of a mask, 32 at a time.
+uint32_t mask_word(const uint32_t* mask, int64_t word, int64_t count) {
+  const int64_t left = count - word * 32;
+  return left >= 32 ? mask[word] : mask[word] & ((1u << left) - 1);
+}
+
+Pool* list_pools(KernelContext& ctx, const IndexScoreParams& p) {
+  Pool* pools = ctx.arena->allocate<Pool>(p.rows);
+  int32_t** lists = ctx.arena->allocate<int32_t*>(p.rows);
+  std::uninitialized_value_construct_n(pools, p.rows);
+  if (p.mask == nullptr) return pools;
+  for (int64_t i = 0; i < p.rows; ++i) {
+    const uint32_t* mask = p.mask + i * p.mask_stride;
+    for (int64_t w = 0; w * 32 < p.visible[i]; ++w) {
+      pools[i].count += std::popcount(mask_word(mask, w, p.visible[i]));
+    }
+    lists[i] = pools[i].count < p.visible[i] ? ctx.arena->allocate<int32_t>(pools[i].count) : nullptr;
+    pools[i].columns = lists[i];
+  }
+  ctx.pool->parallel_for(p.rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      int32_t* out = lists[i];
+      if (out == nullptr) continue;
+      for (int64_t w = 0; w * 32 < p.visible[i]; ++w) {
+        uint32_t bits = mask_word(p.mask + i * p.mask_stride, w, p.visible[i]);
+        for (; bits != 0; bits &= bits - 1) *out++ = static_cast<int32_t>(w * 32 + std::countr_zero(bits));
+      }
+    }
+  });
+  return pools;
+}
+
+/// Fills `groups` (room for p.rows) and returns how many there are.
+int64_t group_rows(const IndexScoreParams& p, const Pool* pools, Group* groups) {
+  int64_t count = 0, tiles = 0;
   for (int64_t i = 0; i < p.rows;) {
     Group g;
     g.first_row = i;
-    for (; i < p.rows && p.sequences[i] == p.sequences[g.first_row]; ++i) {
-      g.visible = std::max(g.visible, p.visible[i]);
+    g.first_tile = tiles;
+    if (pools[i].columns != nullptr) {
+      g.columns = pools[i].columns;
+      g.keys = pools[i].count;
+      ++i;
+    } else {
+      for (; i < p.rows && pools[i].columns == nullptr && p.sequences[i] == p.sequences[g.first_row]; ++i) {
+        g.keys = std::max(g.keys, p.visible[i]);
+      }
     }
     g.row_count = i - g.first_row;
-    g.first_tile = tiles;
-    tiles += ceil_div(g.visible, kIndexTile);
+    tiles += g.tiles();
     groups[count++] = g;
   }
   return count;
+}
+
+/// What the tiles will not write: everything past the visible keys, and all of a row with a pool.
+void fill_invisible(KernelContext& ctx, const IndexScoreParams& p, const Group* groups, int64_t group_count) {
+  for (int64_t i = 0; i < group_count; ++i) {
+    const Group& g = groups[i];
+    const int64_t first = g.columns != nullptr ? 0 : g.keys;
+    ctx.pool->parallel_for(g.row_count, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        float* scores = p.scores + (g.first_row + r) * p.score_stride;
+        std::fill(scores + first, scores + p.score_stride, kMinusInfinity);
+      }
+    });
+  }
+}
+
+/// Pointers to keys [first, first + count) of one sequence, page by page.
+void list_keys(const PagedRows& keys, int64_t sequence, int64_t first, int64_t count, const uint8_t** out) {
+  for (int64_t j = first; j < first + count;) {
+    const uint8_t* row = keys.row(sequence, j);
+    const int64_t run = std::min(first + count - j, keys.rows_per_page - j % keys.rows_per_page);
+    for (int64_t i = 0; i < run; ++i) *out++ = row + i * keys.row_bytes;
+    j += run;
+  }
+}
+
+void score_tile(const RowKernels& k, const IndexScoreParams& p, const IndexQueryRow* rows, const Group& g,
+                int64_t first, uint8_t* scratch) {
+  const uint8_t* keys[kIndexTile];
+  IndexTile tile;
+  tile.key_rows = keys;
+  tile.keys = std::min(kIndexTile, g.keys - first);
+  tile.heads = p.heads;
+  tile.columns = p.columns;
+  tile.round_bf16 = p.mode == IndexScoreMode::bf16;
+  tile.scratch = scratch;
+  tile.row_count = g.row_count;
+  const int64_t sequence = p.sequences[g.first_row];
+  if (g.columns == nullptr) {
+    list_keys(p.keys, sequence, first, tile.keys, keys);
+    tile.first = first;
+    tile.rows = rows + g.first_row;
+    k.index_tile(tile);
+    return;
+  }
+  const int32_t* columns = g.columns + first;
+  for (int64_t i = 0; i < tile.keys; ++i) keys[i] = p.keys.row(sequence, columns[i]);
+  float found[kIndexTile];
+  IndexQueryRow row = rows[g.first_row];
+  float* scores = row.scores;
+  row.scores = found;
+  row.visible = tile.keys;
+  tile.rows = &row;
+  k.index_tile(tile);
+  for (int64_t i = 0; i < tile.keys; ++i) scores[columns[i]] = found[i];
 }
 
 }  // namespace
@@ -124,47 +231,22 @@ Status index_score(KernelContext& ctx, const IndexScoreParams& p) {
   ArenaScope scope(*ctx.arena);
   const IndexQueryRow* rows = expand_queries(ctx, p);
   Group* groups = ctx.arena->allocate<Group>(p.rows);
-  int64_t tiles = 0;
-  const int64_t group_count = group_rows(p, groups, tiles);
+  const int64_t group_count = group_rows(p, list_pools(ctx, p), groups);
+  const int64_t tiles = groups[group_count - 1].first_tile + groups[group_count - 1].tiles();
+  fill_invisible(ctx, p, groups, group_count);
 
-  const int64_t pointer_bytes = align_up(kIndexTile * 8, Buffer::kAlignment);
-  WorkerScratch scratch(ctx, pointer_bytes + index_scratch_bytes(p.columns));
+  WorkerScratch scratch(ctx, index_scratch_bytes(p.columns));
   // Ranges long enough to hide the pool's hand-over, short enough to share the work evenly.
   const int64_t grain = std::clamp<int64_t>(tiles / (ctx.pool->threads() * 8), 1, 32);
   ctx.pool->parallel_for(tiles, grain, [&](int64_t begin, int64_t end) {
     const WorkerScratch::Lease lease(scratch);
-    const uint8_t** pointers = reinterpret_cast<const uint8_t**>(lease.data());
-    const Group* g = std::upper_bound(groups, groups + group_count, begin,
-                                      [](int64_t tile, const Group& x) { return tile < x.first_tile; }) -
-                     1;
+    const auto starts_after = [](int64_t tile, const Group& x) { return tile < x.first_tile; };
+    const Group* g = std::upper_bound(groups, groups + group_count, begin, starts_after) - 1;
     for (int64_t t = begin; t < end; ++t) {
-      while (t - g->first_tile >= ceil_div(g->visible, kIndexTile)) ++g;
-      IndexTile tile;
-      tile.first = (t - g->first_tile) * kIndexTile;
-      tile.keys = std::min(kIndexTile, g->visible - tile.first);
-      for (int64_t i = 0; i < tile.keys; ++i) {
-        pointers[i] = p.keys.row(p.sequences[g->first_row], tile.first + i);
-      }
-      tile.key_rows = pointers;
-      tile.rows = rows + g->first_row;
-      tile.row_count = g->row_count;
-      tile.heads = p.heads;
-      tile.columns = p.columns;
-      tile.round_bf16 = p.mode == IndexScoreMode::bf16;
-      tile.scratch = lease.data() + pointer_bytes;
-      k.index_tile(tile);
+      while (t - g->first_tile >= g->tiles()) ++g;
+      score_tile(k, p, rows, *g, (t - g->first_tile) * kIndexTile, lease.data());
     }
   });
-  // Tiles write up to the group's last visible key; the rest of every row is invisible.
-  for (int64_t i = 0; i < group_count; ++i) {
-    const Group& g = groups[i];
-    ctx.pool->parallel_for(g.row_count, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        float* scores = p.scores + (g.first_row + r) * p.score_stride;
-        std::fill(scores + g.visible, scores + p.score_stride, -std::numeric_limits<float>::infinity());
-      }
-    });
-  }
   return {};
 }
 

@@ -66,7 +66,7 @@ constexpr int64_t attention_scratch_bytes(int64_t queries, int64_t head_dim) {
 
 /// Bytes of IndexTile::scratch.
 constexpr int64_t index_scratch_bytes(int64_t columns) {
-  const int64_t words = columns / 4 * kIndexTile + 2 * 16 * (columns / 8) + columns / 32 * kIndexTile;
+  const int64_t words = columns / 4 * kIndexTile + columns / 8 * 16 + columns / 32 * kIndexTile;
   return words * 4;
 }
 

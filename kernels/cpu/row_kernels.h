@@ -13,8 +13,8 @@ namespace cedar::kernels::cpu {
 constexpr int64_t kAttentionBlock = 64;
 /// Queries (or heads) of one register tile, at most.
 constexpr int64_t kAttentionTile = 4;
-/// Keys scored together; their expanded codes (8 KiB at 128 columns) stay in the first-level cache.
-constexpr int64_t kIndexTile = 64;
+/// Keys scored together; their expanded codes (12 KiB at 128 columns) stay in the first-level cache.
+constexpr int64_t kIndexTile = 96;
 /// Rows of hyper-connection products computed together, limited by their accumulators (1.5 KiB a row).
 constexpr int64_t kHcRowTile = 16;
 /// kMaxHcCopies of kernels/hyper_connection.h, which checks that they agree.

@@ -54,8 +54,9 @@ CEDAR_INLINE AttentionState carve(uint8_t* scratch, int64_t queries, int64_t hea
 CEDAR_INLINE void pack_keys(const AttentionState& s, int64_t chunk) {
   const int64_t pairs = s.head_dim / 2;
   for (int64_t w = 0; w < pairs; w += kLanes) {
-    transpose_16x16(s.row_words + w, pairs, s.key_words + w * kAttentionBlock + chunk * kLanes,
-                    kAttentionBlock);
+    const uint8_t* rows = reinterpret_cast<const uint8_t*>(s.row_words + w);
+    transpose_16x16([=](int r) { return rows + r * pairs * 4; },
+                    s.key_words + w * kAttentionBlock + chunk * kLanes, kAttentionBlock);
   }
 }
 
@@ -201,8 +202,7 @@ CEDAR_INLINE void finish_query(const AttentionState& s, int64_t query, float den
   const float* sums = s.sums + query * s.head_dim;
   const F32x16 d = set1(denominator);
   for (int64_t c = 0; c < s.head_dim; c += 2 * kLanes) {
-    const U32x16 words = make_pairs(load(sums + c) / d, load(sums + c + kLanes) / d);
-    std::memcpy(o + c, &words, sizeof words);
+    store_pairs(o + c, make_pairs(load(sums + c) / d, load(sums + c + kLanes) / d));
   }
   if (cos == nullptr) return;
   // `sin` is already negated by the caller.

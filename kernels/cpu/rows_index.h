@@ -8,42 +8,55 @@
 namespace cedar::kernels::cpu::CEDAR_ISA {
 
 constexpr int kGroupWords = 8;  // a group of 32 codes: 8 words of 4 bytes
-constexpr int kIndexHeads = CEDAR_SIMD_BYTES == 64 ? 4 : 2;
-constexpr int kIndexVectors = CEDAR_SIMD_BYTES == 64 ? 2 : 1;
+constexpr int kIndexHeads = 4;
+constexpr int kIndexVectors = CEDAR_SIMD_BYTES == 64 ? 3 : 1;
 
 struct KeyTile {
-  uint32_t* words;  // [columns / 4, 64]
-  float* scales;    // [columns / 32, 64]
+  uint32_t* words;  // [columns / 4, kIndexTile]
+  float* scales;    // [columns / 32, kIndexTile]
+  uint32_t* packed;  // [columns / 8, 16]: packed words of the 16 keys being expanded
 };
+
+/// Scales of 16 keys, four groups at a time.
+CEDAR_INLINE void expand_scales(const uint8_t* const* rows, int64_t columns, float* scales) {
+  const int64_t groups = columns / 32;
+  for (int64_t g = 0; g < groups; g += 4) {
+    const int64_t left = groups - g < 4 ? groups - g : 4;
+    uint32_t codes[kLanes] = {};
+    for (int r = 0; r < kLanes; ++r) {
+      const uint8_t* from = rows[r] + columns / 2 + g;
+      if (left == 4) {
+        std::memcpy(&codes[r], from, 4);
+      } else {
+        std::memcpy(&codes[r], from, static_cast<size_t>(left));
+      }
+    }
+    U32x16 packed = load_u32(codes);
+    for (int64_t i = 0; i < left; ++i, packed = shift_right<8>(packed)) {
+      store(scales + (g + i) * kIndexTile, e8m0_to_float(packed & set1_u32(255)));
+    }
+  }
+}
 
 CEDAR_INLINE void expand_keys(const IndexTile& p, const KeyTile& tile) {
   // 2v + 12 of the sixteen codes.
   constexpr uint8_t kBiased[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
   const int64_t packed_words = p.columns / 8;
-  const int64_t groups = p.columns / 32;
-  uint32_t* packed = tile.words + p.columns / 4 * kIndexTile;  // [16, packed_words]
-  for (int64_t base = 0; base < kIndexTile; base += kLanes) {
-    if (base >= p.keys) break;
-    for (int64_t r = 0; r < kLanes; ++r) {
-      // Missing keys repeat the last one; their lanes are never stored.
-      const int64_t key = base + r < p.keys ? base + r : p.keys - 1;
-      const uint8_t* row = p.key_rows[key];
-      std::memcpy(packed + r * packed_words, row, static_cast<size_t>(packed_words) * 4);
-      for (int64_t g = 0; g < groups; ++g) {
-        tile.scales[g * kIndexTile + base + r] = e8m0_to_float(row[p.columns / 2 + g]);
-      }
+  for (int64_t base = 0; base < p.keys; base += kLanes) {
+    // Missing keys repeat the last one; their lanes are never stored.
+    const uint8_t* rows[kLanes];
+    for (int r = 0; r < kLanes; ++r) rows[r] = p.key_rows[base + r < p.keys ? base + r : p.keys - 1];
+    expand_scales(rows, p.columns, tile.scales + base);
+
+    uint32_t* columns = tile.packed;
+    int64_t w = 0;
+    for (; w + kLanes <= packed_words; w += kLanes) {
+      transpose_16x16([&](int r) { return rows[r] + w * 4; }, columns + w * kLanes, kLanes);
     }
-    uint32_t* columns = packed + kLanes * packed_words;  // [packed_words, 16]
-    if (packed_words % kLanes == 0) {
-      for (int64_t w = 0; w < packed_words; w += kLanes) {
-        transpose_16x16(packed + w, packed_words, columns + w * kLanes, kLanes);
-      }
-    } else {
-      for (int64_t r = 0; r < kLanes; ++r) {
-        for (int64_t w = 0; w < packed_words; ++w) columns[w * kLanes + r] = packed[r * packed_words + w];
-      }
+    for (; w < packed_words; ++w) {
+      for (int r = 0; r < kLanes; ++r) std::memcpy(&columns[w * kLanes + r], rows[r] + w * 4, 4);
     }
-    for (int64_t w = 0; w < packed_words; ++w) {
+    for (w = 0; w < packed_words; ++w) {
       const U32x16 both = load_u32(columns + w * kLanes);
       const U32x16 nibble = set1_u32(0x0f0f0f0fu);
       uint32_t* out = tile.words + 2 * w * kIndexTile + base;
@@ -64,51 +77,11 @@ CEDAR_INLINE void index_dots(const IndexTile& p, const KeyTile& tile, const Inde
   }
   const int64_t groups = p.columns / 32;
   for (int64_t g = 0; g < groups; ++g) {
-    const uint32_t* words = tile.words + g * kGroupWords * kIndexTile + key;
-    U32x16 sum[kHeads][kVectors];
-#pragma GCC unroll 4
-    for (int h = 0; h < kHeads; ++h) {
-      const U32x16 bias = set1_u32(static_cast<uint32_t>(row.bias[(head + h) * groups + g]));
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[h][v] = bias;
-    }
-    const int8_t* codes = row.codes + head * p.columns + g * 32;
-#if CEDAR_SIMD_BYTES == 64
-#pragma GCC unroll 8
-    for (int s = 0; s < kGroupWords; ++s) {
-      U32x16 k[kVectors];
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) k[v] = load_u32(words + s * kIndexTile + v * kLanes);
-#pragma GCC unroll 4
-      for (int h = 0; h < kHeads; ++h) {
-        uint32_t word;
-        std::memcpy(&word, codes + h * p.columns + s * 4, sizeof word);
-        const U32x16 pair = set1_u32(word);
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) sum[h][v] = dot_bytes<1>(sum[h][v], &k[v], &pair);
-      }
-    }
-#else
     // Sixteen-bit partial sums hold a whole group: 8 words x 2 products x 24 x 12 < 2^15.
-    U32x16 k[kVectors][kGroupWords];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-#pragma GCC unroll 8
-      for (int s = 0; s < kGroupWords; ++s) k[v][s] = load_u32(words + s * kIndexTile + v * kLanes);
-    }
-#pragma GCC unroll 4
-    for (int h = 0; h < kHeads; ++h) {
-      U32x16 q[kGroupWords];
-#pragma GCC unroll 8
-      for (int s = 0; s < kGroupWords; ++s) {
-        uint32_t word;
-        std::memcpy(&word, codes + h * p.columns + s * 4, sizeof word);
-        q[s] = set1_u32(word);
-      }
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[h][v] = dot_bytes<kGroupWords>(sum[h][v], k[v], q);
-    }
-#endif
+    U32x16 sum[kHeads][kVectors];
+    dot_bytes<kHeads, kVectors, kGroupWords>(sum, row.bias + head * groups + g, groups,
+                                             tile.words + g * kGroupWords * kIndexTile + key, kIndexTile,
+                                             row.codes + head * p.columns + g * 32, p.columns);
 #pragma GCC unroll 4
     for (int h = 0; h < kHeads; ++h) {
       const F32x16 q_scale = set1(row.scale[(head + h) * groups + g]);
@@ -163,14 +136,15 @@ CEDAR_INLINE void index_vectors(const IndexTile& p, const KeyTile& tile, const I
     const U32x16 visible = set1_u32(static_cast<uint32_t>(shown < 0 ? 0 : shown > kLanes ? kLanes : shown));
     const U32x16 masked =
         select_less(lane_index(), visible, bits(score[v]), bits(set1(-__builtin_inff())));
-    store_u32(reinterpret_cast<uint32_t*>(row.scores + p.first + at), masked, left);
+    store(row.scores + p.first + at, from_bits(masked), left);
   }
 }
 
 static void index_tile(const IndexTile& p) {
   KeyTile tile;
   tile.words = reinterpret_cast<uint32_t*>(p.scratch);
-  tile.scales = reinterpret_cast<float*>(tile.words + p.columns / 4 * kIndexTile + 2 * kLanes * (p.columns / 8));
+  tile.packed = tile.words + p.columns / 4 * kIndexTile;
+  tile.scales = reinterpret_cast<float*>(tile.packed + p.columns / 8 * kLanes);
   expand_keys(p, tile);
   for (int64_t r = 0; r < p.row_count; ++r) {
     const IndexQueryRow& row = p.rows[r];

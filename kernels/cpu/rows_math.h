@@ -87,6 +87,12 @@ CEDAR_INLINE float e8m0_to_float(uint8_t code) {
   return x;
 }
 
+/// E8M0 bytes (one per lane) to fp32.
+CEDAR_INLINE F32x16 e8m0_to_float(U32x16 code) {
+  const U32x16 smallest = select_less(code, set1_u32(1), set1_u32(0x00400000u), shift_left<23>(code));
+  return from_bits(select_less(set1_u32(254), code, set1_u32(0x7fc00000u), smallest));
+}
+
 /// 32 E4M3 codes with one scale. Even elements, then odd ones.
 struct WideGroup {
   F32x16 even, odd;
@@ -138,8 +144,7 @@ static void widen_q8(const uint8_t* packed, int64_t columns, uint16_t* out) {
   for (int64_t g = 0; g < columns / 32; ++g) {
     // Rounded: a table's scale may be so small that a value is below bf16's normal numbers.
     const WideGroup x = widen_q8_group(packed + g * 32, e8m0_to_float(scales[g]));
-    const U32x16 words = make_pairs(x.even, x.odd);
-    std::memcpy(out + g * 32, &words, sizeof words);
+    store_pairs(out + g * 32, make_pairs(x.even, x.odd));
   }
 }
 
@@ -192,8 +197,7 @@ static void silu_mul(const uint16_t* gate, const uint16_t* up, uint16_t* y, int6
 
 static void exp_row(const float* x, float* y, int64_t n) {
   for (int64_t c = 0; c < n; c += kLanes) {
-    const F32x16 e = exp(load(x + c, n - c));
-    store_u32(reinterpret_cast<uint32_t*>(y + c), bits(e), n - c);
+    store(y + c, exp(load(x + c, n - c)), n - c);
   }
 }
 

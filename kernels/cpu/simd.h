@@ -34,9 +34,18 @@ struct U32x16 {
 
 // ---- memory ---------------------------------------------------------------------------------------------
 
+CEDAR_INLINE NativeF broadcast(float x) {
+#if CEDAR_SIMD_BYTES == 64
+  return _mm512_set1_ps(x);
+#elif CEDAR_SIMD_BYTES == 32
+  return _mm256_set1_ps(x);
+#else
+  return _mm_set1_ps(x);
+#endif
+}
 CEDAR_INLINE F32x16 set1(float x) {
   F32x16 r;
-  CEDAR_PARTS(i) r.part[i] = NativeF{} + x;
+  CEDAR_PARTS(i) r.part[i] = broadcast(x);
   return r;
 }
 CEDAR_INLINE F32x16 zero() {
@@ -49,46 +58,51 @@ CEDAR_INLINE U32x16 set1_u32(uint32_t x) {
   CEDAR_PARTS(i) r.part[i] = NativeU{} + x;
   return r;
 }
+// Register by register: g++ copies a whole struct in 16-byte pieces, and a wider load of fresh pieces stalls.
 CEDAR_INLINE F32x16 load(const float* p) {
   F32x16 r;
-  std::memcpy(&r, p, sizeof r);
+  CEDAR_PARTS(i) std::memcpy(&r.part[i], p + i * kNative, sizeof r.part[i]);
   return r;
 }
 CEDAR_INLINE U32x16 load_u32(const uint32_t* p) {
   U32x16 r;
-  std::memcpy(&r, p, sizeof r);
+  CEDAR_PARTS(i) std::memcpy(&r.part[i], p + i * kNative, sizeof r.part[i]);
   return r;
 }
-CEDAR_INLINE void store(float* p, F32x16 x) { std::memcpy(p, &x, sizeof x); }
-CEDAR_INLINE void store_u32(uint32_t* p, U32x16 x) { std::memcpy(p, &x, sizeof x); }
+CEDAR_INLINE void store(float* p, F32x16 x) {
+  CEDAR_PARTS(i) std::memcpy(p + i * kNative, &x.part[i], sizeof x.part[i]);
+}
+CEDAR_INLINE void store_u32(uint32_t* p, U32x16 x) {
+  CEDAR_PARTS(i) std::memcpy(p + i * kNative, &x.part[i], sizeof x.part[i]);
+}
 
 /// The first min(left, 16) values, zeros after them. `left` > 0.
 CEDAR_INLINE F32x16 load(const float* p, int64_t left) {
   if (left >= kLanes) return load(p);
-  F32x16 r = zero();
-  std::memcpy(&r, p, static_cast<size_t>(left) * 4);
-  return r;
+  float v[kLanes] = {};
+  std::memcpy(v, p, static_cast<size_t>(left) * 4);
+  return load(v);
 }
-CEDAR_INLINE U32x16 load_u32(const uint32_t* p, int64_t left) {
-  if (left >= kLanes) return load_u32(p);
-  U32x16 r = set1_u32(0);
-  std::memcpy(&r, p, static_cast<size_t>(left) * 4);
-  return r;
-}
-CEDAR_INLINE void store_u32(uint32_t* p, U32x16 x, int64_t left) {
-  std::memcpy(p, &x, left >= kLanes ? sizeof x : static_cast<size_t>(left) * 4);
+CEDAR_INLINE void store(float* p, F32x16 x, int64_t left) {
+  if (left >= kLanes) {
+    store(p, x);
+    return;
+  }
+  float v[kLanes];
+  store(v, x);
+  std::memcpy(p, v, static_cast<size_t>(left) * 4);
 }
 
 // ---- bit casts and arithmetic ---------------------------------------------------------------------------
 
 CEDAR_INLINE U32x16 bits(F32x16 x) {
   U32x16 r;
-  std::memcpy(&r, &x, sizeof r);
+  CEDAR_PARTS(i) r.part[i] = reinterpret_cast<NativeU>(x.part[i]);
   return r;
 }
 CEDAR_INLINE F32x16 from_bits(U32x16 x) {
   F32x16 r;
-  std::memcpy(&r, &x, sizeof r);
+  CEDAR_PARTS(i) r.part[i] = reinterpret_cast<NativeF>(x.part[i]);
   return r;
 }
 
@@ -264,7 +278,10 @@ CEDAR_INLINE F32x16 odd_of(U32x16 pairs) { return from_bits(pairs & set1_u32(0xf
 CEDAR_INLINE U32x16 make_pairs(F32x16 even, F32x16 odd) {
   return shift_right<16>(round_bf16_bits(even)) | round_bf16_bits(odd);
 }
-/// The same where both are bf16 already.
+CEDAR_INLINE void store_pairs(uint16_t* p, U32x16 pairs) {
+  CEDAR_PARTS(i) std::memcpy(p + 2 * i * kNative, &pairs.part[i], sizeof pairs.part[i]);
+}
+/// make_pairs() where both are bf16 already.
 CEDAR_INLINE U32x16 make_exact_pairs(F32x16 even, F32x16 odd) {
   return shift_right<16>(bits(even)) | bits(odd);
 }
@@ -331,8 +348,8 @@ CEDAR_INLINE void accumulate_pairs(F32x16 (&sum)[kQueries][kVectors], const uint
 #pragma GCC unroll 4
       for (int q = 0; q < kQueries; ++q) {
         NativeF& target = sum[q][v].part[i];
-        target = add_exact_product(target, odd, NativeF{} + operands[q * operand_stride].odd);
-        target = add_exact_product(target, even, NativeF{} + operands[q * operand_stride].even);
+        target = add_exact_product(target, odd, broadcast(operands[q * operand_stride].odd));
+        target = add_exact_product(target, even, broadcast(operands[q * operand_stride].even));
       }
     }
   }
@@ -381,36 +398,74 @@ CEDAR_INLINE U32x16 lookup_pairs(const Bf16Table& table, U32x16 x) {
 #endif
 }
 
-/// Per lane: c + sum over kSteps words of the four products (unsigned byte of a) * (signed byte of b). The
-/// sum of kSteps pairs of products must fit 16 bits.
-template <int kSteps>
-CEDAR_INLINE U32x16 dot_bytes(U32x16 c, const U32x16* a, const U32x16* b) {
-  U32x16 r;
-  CEDAR_PARTS(i) {
+/// sum[q][v] = bias[q] + the products of kWords words: (unsigned bytes of words) * (signed bytes of codes),
+/// four to a lane. Word s of vector v lies at words[s * word_stride + 16 v]; word s of query q, to be
+/// broadcast, at codes + q * code_stride + 4 s. REQUIRES: 2 kWords products sum to less than 2^15.
+template <int kQueries, int kVectors, int kWords>
+CEDAR_INLINE void dot_bytes(U32x16 (&sum)[kQueries][kVectors], const int32_t* bias, int64_t bias_stride,
+                            const uint32_t* words, int64_t word_stride, const int8_t* codes,
+                            int64_t code_stride) {
+  const auto code = [&](int q, int s) __attribute__((always_inline)) {
+    int32_t word;
+    std::memcpy(&word, codes + q * code_stride + 4 * s, sizeof word);
+    return word;
+  };
 #if CEDAR_SIMD_BYTES == 64
-    __m512i sum = reinterpret_cast<__m512i>(c.part[i]);
-    for (int s = 0; s < kSteps; ++s) {
-      sum = _mm512_dpbusd_epi32(sum, reinterpret_cast<__m512i>(a[s].part[i]),
-                                reinterpret_cast<__m512i>(b[s].part[i]));
-    }
-    r.part[i] = reinterpret_cast<NativeU>(sum);
-#elif CEDAR_SIMD_BYTES == 32
-    __m256i sum = _mm256_setzero_si256();
-    for (int s = 0; s < kSteps; ++s) {
-      sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(reinterpret_cast<__m256i>(a[s].part[i]),
-                                                       reinterpret_cast<__m256i>(b[s].part[i])));
-    }
-    r.part[i] = c.part[i] + reinterpret_cast<NativeU>(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)));
-#else
-    __m128i sum = _mm_setzero_si128();
-    for (int s = 0; s < kSteps; ++s) {
-      sum = _mm_add_epi16(sum, _mm_maddubs_epi16(reinterpret_cast<__m128i>(a[s].part[i]),
-                                                 reinterpret_cast<__m128i>(b[s].part[i])));
-    }
-    r.part[i] = c.part[i] + reinterpret_cast<NativeU>(_mm_madd_epi16(sum, _mm_set1_epi16(1)));
-#endif
+#pragma GCC unroll 4
+  for (int q = 0; q < kQueries; ++q) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum[q][v] = set1_u32(static_cast<uint32_t>(bias[q * bias_stride]));
   }
-  return r;
+#pragma GCC unroll 8
+  for (int s = 0; s < kWords; ++s) {
+    U32x16 k[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) k[v] = load_u32(words + s * word_stride + v * kLanes);
+#pragma GCC unroll 4
+    for (int q = 0; q < kQueries; ++q) {
+      const __m512i word = _mm512_set1_epi32(code(q, s));
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        sum[q][v].part[0] = reinterpret_cast<NativeU>(
+            _mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum[q][v].part[0]),
+                                reinterpret_cast<__m512i>(k[v].part[0]), word));
+      }
+    }
+  }
+#else
+  // Sixteen-bit partial sums, register by register.
+#if CEDAR_SIMD_BYTES == 32
+  typedef __m256i Bytes;
+#define CEDAR_BYTE_OP(op) _mm256_##op
+#else
+  typedef __m128i Bytes;
+#define CEDAR_BYTE_OP(op) _mm_##op
+#endif
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    CEDAR_PARTS(i) {
+      Bytes partial[kQueries] = {};
+      // Unrolled, g++ would regroup the sums and run out of registers.
+#pragma GCC unroll 1
+      for (int s = 0; s < kWords; ++s) {
+        Bytes k;
+        std::memcpy(&k, words + s * word_stride + v * kLanes + i * kNative, sizeof k);
+#pragma GCC unroll 4
+        for (int q = 0; q < kQueries; ++q) {
+          const Bytes products = CEDAR_BYTE_OP(maddubs_epi16)(k, CEDAR_BYTE_OP(set1_epi32)(code(q, s)));
+          partial[q] = CEDAR_BYTE_OP(add_epi16)(partial[q], products);
+        }
+      }
+#pragma GCC unroll 4
+      for (int q = 0; q < kQueries; ++q) {
+        const Bytes total = CEDAR_BYTE_OP(madd_epi16)(partial[q], CEDAR_BYTE_OP(set1_epi16)(1));
+        sum[q][v].part[i] = reinterpret_cast<NativeU>(
+            CEDAR_BYTE_OP(add_epi32)(total, CEDAR_BYTE_OP(set1_epi32)(bias[q * bias_stride])));
+      }
+    }
+  }
+#undef CEDAR_BYTE_OP
+#endif
 }
 
 CEDAR_INLINE F32x16 signed_to_float(U32x16 x) {
@@ -441,9 +496,10 @@ CEDAR_INLINE uint32_t greater_mask(F32x16 a, F32x16 b) {
 
 // ---- transposition --------------------------------------------------------------------------------------
 
-/// dst[c][r] = src[r][c] for 16 rows and 16 columns of words. Strides in words.
-CEDAR_INLINE void transpose_16x16(const uint32_t* src, int64_t src_stride, uint32_t* dst,
-                                  int64_t dst_stride) {
+/// dst[c][r] = row_at(r)[c] for 16 rows and 16 columns of words; row_at gives any byte pointer. dst_stride in
+/// words.
+template <class RowAt>
+CEDAR_INLINE void transpose_16x16(const RowAt& row_at, uint32_t* dst, int64_t dst_stride) {
   // log2(width) perfect shuffles of row i with row i + width/2 transpose a width x width tile.
   typedef int32_t Lanes __attribute__((vector_size(CEDAR_SIMD_BYTES)));
   Lanes low, high;
@@ -456,7 +512,7 @@ CEDAR_INLINE void transpose_16x16(const uint32_t* src, int64_t src_stride, uint3
     for (int bc = 0; bc < kLanes; bc += kNative) {
       NativeU a[kNative], b[kNative];
 #pragma GCC unroll 16
-      for (int i = 0; i < kNative; ++i) std::memcpy(&a[i], src + (br + i) * src_stride + bc, sizeof a[i]);
+      for (int i = 0; i < kNative; ++i) std::memcpy(&a[i], row_at(br + i) + bc * 4, sizeof a[i]);
 #pragma GCC unroll 4
       for (int stage = 1; stage < kNative; stage *= 2) {
 #pragma GCC unroll 16

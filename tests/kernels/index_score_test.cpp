@@ -17,6 +17,7 @@ struct Problem {
   std::vector<int64_t> visible;
   int64_t keys_each = 0;
   int64_t rows_per_page = 64;
+  std::vector<std::vector<bool>> pools = {};  // per row, or empty
 };
 
 class IndexScore : public test::EachBackend {
@@ -42,7 +43,20 @@ class IndexScore : public test::EachBackend {
     auto d_sequences = upload(problem.sequences);
     auto d_visible = upload(problem.visible);
     auto scores = reserve<float>(rows * stride, 123.0f);
+    const int64_t words = (stride + 31) / 32;
+    std::vector<uint32_t> mask(static_cast<size_t>(rows * words), 0);
+    const auto allowed = [&](int64_t r, int64_t j) {
+      return problem.pools.empty() || problem.pools[static_cast<size_t>(r)][static_cast<size_t>(j)];
+    };
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t j = 0; j < stride; ++j) {
+        if (allowed(r, j)) mask[static_cast<size_t>(r * words + j / 32)] |= 1u << (j % 32);
+      }
+    }
+    auto d_mask = upload(mask);
     IndexScoreParams p;
+    p.mask = problem.pools.empty() ? nullptr : d_mask.data();
+    p.mask_stride = words;
     p.q = d_q.data();
     p.head_weights = d_weights.data();
     p.head_weight_scale = 1.0f / 64;
@@ -68,7 +82,7 @@ class IndexScore : public test::EachBackend {
         w.push_back(test::as_double(weights[static_cast<size_t>(r * problem.heads + h)]) / 64);
       }
       for (int64_t j = 0; j < stride; ++j) {
-        out.want.push_back(j < problem.visible[static_cast<size_t>(r)]
+        out.want.push_back(j < problem.visible[static_cast<size_t>(r)] && allowed(r, j)
                                ? test::index_score_reference(
                                      heads, w, keys.row(problem.sequences[static_cast<size_t>(r)], j),
                                      mode == IndexScoreMode::bf16)
@@ -127,6 +141,33 @@ TEST_P(IndexScore, ARowDoesNotDependOnItsNeighbours) {
     const Outcome together = run(kRelease, mode, 170);
     const Outcome alone = run({32, 128, {0}, {150}, 160, 64}, mode, 170);
     for (size_t i = 0; i < 170; ++i) ASSERT_EQ(float_bits(together.scores[i]), float_bits(alone.scores[i])) << i;
+  }
+}
+
+TEST_P(IndexScore, APoolHidesTheOtherKeysAndChangesNoScore) {
+  // Rows of one sequence: a sparse pool, one that holds every key, an empty one, one that holds none but
+  // invisible keys.
+  Problem problem{32, 128, {0, 0, 0, 0, 1}, {150, 151, 149, 40, 150}, 160, 64};
+  problem.pools.assign(5, std::vector<bool>(170, false));
+  for (size_t j = 0; j < 170; ++j) {
+    problem.pools[0][j] = j / 8 % 3 == 1;
+    problem.pools[1][j] = true;
+    problem.pools[3][j] = j >= 40;
+    problem.pools[4][j] = j != 149;
+  }
+  for (const IndexScoreMode mode : {IndexScoreMode::fp32, IndexScoreMode::bf16}) {
+    const Outcome pooled = run(problem, mode, 170);
+    if (mode == IndexScoreMode::fp32) expect_close(pooled, 1e-6);
+    Problem open = problem;
+    open.pools.clear();
+    const Outcome all = run(open, mode, 170);
+    for (size_t i = 0; i < all.scores.size(); ++i) {
+      if (pooled.want[i] == static_cast<double>(kMinusInfinity)) {
+        ASSERT_EQ(pooled.scores[i], kMinusInfinity) << i;
+      } else {
+        ASSERT_EQ(float_bits(pooled.scores[i]), float_bits(all.scores[i])) << i;
+      }
+    }
   }
 }
 
