@@ -219,7 +219,7 @@ Status index_query(KernelContext& ctx, const IndexQueryParams& p) {
       for (int64_t h = 0; h < p.heads; ++h) {
         std::copy_n(p.q + (i * p.heads + h) * p.columns, p.columns, head);
         k.rotate_pairs(raw(head + p.columns - p.rotary_dim), pairs, cos, sin);
-        quantize_row(RowFormat::q4x, head, p.columns, p.packed + (i * p.heads + h) * packed_bytes);
+        k.quantize_q4x(raw(head), p.columns, p.packed + (i * p.heads + h) * packed_bytes);
       }
     }
   });

@@ -12,6 +12,14 @@ uint8_t* destination(const KvWriteParams& p, int64_t row) {
   return p.target_rows[row] < 0 ? nullptr : p.paged.row(p.sequences[row], p.target_rows[row]);
 }
 
+void pack(const RowKernels& k, RowFormat format, const Bf16* x, int64_t columns, uint8_t* packed) {
+  switch (format) {
+    case RowFormat::q8: quantize_row(format, x, columns, packed); return;
+    case RowFormat::q4x: k.quantize_q4x(raw(x), columns, packed); return;
+    case RowFormat::q4n: k.quantize_q4n(raw(x), columns, packed); return;
+  }
+}
+
 }  // namespace
 
 Status kv_write(KernelContext& ctx, const KvWriteParams& p) {
@@ -38,7 +46,7 @@ Status kv_write(KernelContext& ctx, const KvWriteParams& p) {
         rotary_table(p.positions[i], p.inv_freq, pairs, false, cos, sin);
         k.rotate_pairs(raw(row + p.columns - p.rotary_dim), pairs, cos, sin);
       }
-      quantize_row(p.format, row, p.columns, target);
+      pack(k, p.format, row, p.columns, target);
     }
   });
   return {};

@@ -114,6 +114,10 @@ struct RowKernels {
   /// One packed Q8 row to bf16, exact. columns: multiple of 32.
   void (*widen_q8)(const uint8_t* packed, int64_t columns, uint16_t* out);
 
+  /// One row to packed Q4X (columns: multiple of 32) or Q4N (of 16).
+  void (*quantize_q4x)(const uint16_t* x, int64_t columns, uint8_t* packed);
+  void (*quantize_q4n)(const uint16_t* x, int64_t columns, uint8_t* packed);
+
   void (*attend_query)(const AttendQuery& p);
   void (*attend_dense)(const AttendDense& p);
   void (*index_tile)(const IndexTile& p);

@@ -14,6 +14,7 @@
 #include "kernels/cpu/rows_attention.h"
 #include "kernels/cpu/rows_hc.h"
 #include "kernels/cpu/rows_index.h"
+#include "kernels/cpu/rows_quantize.h"
 #include "kernels/cpu/rows_select.h"
 
 #include "kernels/cpu/row_kernels_body.h"

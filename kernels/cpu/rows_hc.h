@@ -60,11 +60,23 @@ static void hc_dots(const HcDots& p) {
   }
 }
 
-static void hc_collapse(const uint16_t* x, const float* weights, uint16_t* u, int64_t copies, int64_t d) {
+// kCopies: the model's four as a constant, which keeps them in registers; 0 for any other number.
+template <int kCopies>
+CEDAR_INLINE void collapse(const uint16_t* x, const float* weights, uint16_t* u, int64_t any_copies, int64_t d) {
+  const int64_t copies = kCopies > 0 ? kCopies : any_copies;
   for (int64_t c = 0; c < d; c += kLanes) {
     F32x16 sum = load_bf16(x + c, d - c) * set1(weights[0]);
+#pragma GCC unroll 4
     for (int64_t j = 1; j < copies; ++j) sum = sum + load_bf16(x + j * d + c, d - c) * set1(weights[j]);
     store_bf16(u + c, sum, d - c);
+  }
+}
+
+static void hc_collapse(const uint16_t* x, const float* weights, uint16_t* u, int64_t copies, int64_t d) {
+  if (copies == 4) {
+    collapse<4>(x, weights, u, copies, d);
+  } else {
+    collapse<0>(x, weights, u, copies, d);
   }
 }
 
@@ -76,19 +88,33 @@ static void hc_mean(const uint16_t* x, uint16_t* y, int64_t copies, int64_t d) {
   }
 }
 
-static void hc_post(const uint16_t* x, const uint16_t* y, const float* post, const float* mix, uint16_t* out,
-                    int64_t copies, int64_t d) {
+template <int kCopies>
+CEDAR_INLINE void post_and_mix(const uint16_t* x, const uint16_t* y, const float* post, const float* mix,
+                               uint16_t* out, int64_t any_copies, int64_t d) {
+  const int64_t copies = kCopies > 0 ? kCopies : any_copies;
   for (int64_t c = 0; c < d; c += kLanes) {
     const int64_t left = d - c;
     const F32x16 value = load_bf16(y + c, left);
     // All copies are read before any is written: out may be x.
-    F32x16 in[kHcMaxCopies];
+    F32x16 in[kCopies > 0 ? kCopies : kHcMaxCopies];
+#pragma GCC unroll 4
     for (int64_t j = 0; j < copies; ++j) in[j] = load_bf16(x + j * d + c, left);
+#pragma GCC unroll 4
     for (int64_t k = 0; k < copies; ++k) {
       F32x16 sum = in[0] * set1(mix[k]);
+#pragma GCC unroll 4
       for (int64_t j = 1; j < copies; ++j) sum = sum + in[j] * set1(mix[j * copies + k]);
       store_bf16(out + k * d + c, value * set1(post[k]) + sum, left);
     }
+  }
+}
+
+static void hc_post(const uint16_t* x, const uint16_t* y, const float* post, const float* mix, uint16_t* out,
+                    int64_t copies, int64_t d) {
+  if (copies == 4) {
+    post_and_mix<4>(x, y, post, mix, out, copies, d);
+  } else {
+    post_and_mix<0>(x, y, post, mix, out, copies, d);
   }
 }
 

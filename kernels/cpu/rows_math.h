@@ -148,13 +148,22 @@ static void widen_q8(const uint8_t* packed, int64_t columns, uint16_t* out) {
   }
 }
 
+// Four sums in turn: one alone would wait for its own addition in every step.
 static float square_sum(const uint16_t* x, int64_t n) {
-  F32x16 sum = zero();
-  for (int64_t c = 0; c < n; c += kLanes) {
-    const F32x16 v = load_bf16(x + c, n - c);
-    sum = add_exact_product(sum, v, v);
+  F32x16 sum[4] = {zero(), zero(), zero(), zero()};
+  int64_t c = 0;
+  for (; c + 4 * kLanes <= n; c += 4 * kLanes) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const F32x16 v = load_bf16(x + c + i * kLanes);
+      sum[i] = add_exact_product(sum[i], v, v);
+    }
   }
-  return reduce_add(sum);
+  for (; c < n; c += kLanes) {
+    const F32x16 v = load_bf16(x + c, n - c);
+    sum[0] = add_exact_product(sum[0], v, v);
+  }
+  return reduce_add((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
 static void rms_norm(const uint16_t* x, const uint16_t* w, uint16_t* y, int64_t n, float eps) {

@@ -261,6 +261,19 @@ CEDAR_INLINE void store_u16(uint16_t* p, U32x16 x) {
 #endif
   }
 }
+/// Stores the lowest bytes of the lanes, whose other bytes are zero.
+CEDAR_INLINE void store_u8(uint8_t* p, U32x16 x) {
+#if CEDAR_SIMD_BYTES == 64
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                   _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(x.part[0])));
+#else
+  uint16_t halves[kLanes];
+  store_u16(halves, x);
+  const __m128i* h = reinterpret_cast<const __m128i*>(halves);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                   _mm_packus_epi16(_mm_loadu_si128(h), _mm_loadu_si128(h + 1)));
+#endif
+}
 CEDAR_INLINE void store_bf16(uint16_t* p, F32x16 x) { store_u16(p, shift_right<16>(round_bf16_bits(x))); }
 CEDAR_INLINE void store_bf16(uint16_t* p, F32x16 x, int64_t left) {
   if (left >= kLanes) {

@@ -103,6 +103,45 @@ TEST_P(KvWrite, NormalisesRotatesAndPacks) {
   }
 }
 
+TEST_P(KvWrite, PacksEveryKindOfNumberAsTheDefinitionDoes) {
+  // Ties, zeros of both signs, the floors' neighbourhood, huge values, infinity and NaN, each scaled so that
+  // groups of all sizes of amax occur.
+  constexpr int64_t kColumns = 96, kRows = 400;
+  std::mt19937 engine(14);
+  std::vector<Bf16> host;
+  for (int64_t r = 0; r < kRows; ++r) {
+    const float scale = std::ldexp(1.0f, static_cast<int>(r % 250) - 130);
+    for (int64_t c = 0; c < kColumns; ++c) {
+      const float quarter = 0.125f * static_cast<float>(static_cast<int>(engine() % 113) - 56);
+      Bf16 x(quarter * scale);
+      if (r % 4 == 1) x = Bf16::from_bits(static_cast<uint16_t>(engine()));
+      if (r % 50 == 3 && c < 40) x = Bf16(-0.0f);
+      host.push_back(x);
+    }
+  }
+  auto x = upload(host);
+  for (const RowFormat format : {RowFormat::q8, RowFormat::q4x, RowFormat::q4n}) {
+    // 80 = two and a half blocks of 32.
+    const int64_t columns = format == RowFormat::q4n ? 80 : kColumns;
+    const int64_t bytes = packed_row_bytes(format, columns);
+    auto packed = reserve<uint8_t>(kRows * bytes);
+    KvWriteParams p;
+    p.format = format;
+    p.x = x.data();
+    p.x_stride = kColumns;
+    p.rows = kRows;
+    p.columns = columns;
+    p.dense = packed.data();
+    test::expect_ok(kv_write(ctx(), p));
+    const auto got = packed.host();
+    for (int64_t r = 0; r < kRows; ++r) {
+      std::vector<uint8_t> want(static_cast<size_t>(bytes));
+      quantize_row(format, host.data() + r * kColumns, columns, want.data());
+      ASSERT_TRUE(std::equal(want.begin(), want.end(), got.begin() + r * bytes)) << static_cast<int>(format) << " " << r;
+    }
+  }
+}
+
 TEST_P(KvWrite, RingsKeepTheRowOfEachPosition) {
   constexpr int64_t kWindow = 36, kBytes = 99, kSlots = 3;
   const int64_t stride = kWindow * kBytes + 13;
