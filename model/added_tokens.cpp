@@ -24,7 +24,8 @@ void AddedTokenTrie::add(std::string_view spelling, TokenId id) {
   nodes_[node].id = id;
 }
 
-std::optional<AddedTokenTrie::Match> AddedTokenTrie::find(std::string_view text, size_t from) const {
+std::optional<AddedTokenTrie::Match> AddedTokenTrie::find(std::string_view text,
+                                                          size_t from) const {
   for (size_t begin = from; begin < text.size(); ++begin) {
     if (!starts_[static_cast<uint8_t>(text[begin])]) continue;
     std::optional<Match> longest;

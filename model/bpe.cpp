@@ -17,7 +17,8 @@ uint64_t mix(uint64_t x) {
 }
 
 uint64_t hash_pair(TokenId left, TokenId right) {
-  return mix(static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right));
+  return mix(static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 |
+             static_cast<uint32_t>(right));
 }
 
 uint64_t hash_bytes(std::string_view bytes) {
@@ -40,7 +41,9 @@ bool later(const BpeScratch::Candidate& a, const BpeScratch::Candidate& b) {
 }  // namespace
 
 BpeMerger::BpeMerger(const std::array<TokenId, 256>& byte_tokens, std::vector<MergeRule> rules)
-    : byte_tokens_(byte_tokens), rules_(std::move(rules)), slots_(table_size(rules_.size()), kNoRank) {
+    : byte_tokens_(byte_tokens),
+      rules_(std::move(rules)),
+      slots_(table_size(rules_.size()), kNoRank) {
   const size_t mask = slots_.size() - 1;
   for (uint32_t r = 0; r < rules_.size(); ++r) {
     size_t slot = hash_pair(rules_[r].left, rules_[r].right) & mask;
@@ -65,7 +68,8 @@ void BpeMerger::push_candidate(BpeScratch& scratch, int32_t position) const {
   std::push_heap(scratch.heap.begin(), scratch.heap.end(), later);
 }
 
-void BpeMerger::merge(std::string_view bytes, BpeScratch& scratch, std::vector<TokenId>& out) const {
+void BpeMerger::merge(std::string_view bytes, BpeScratch& scratch,
+                      std::vector<TokenId>& out) const {
   CEDAR_ASSERT(bytes.size() < INT32_MAX, "a piece of " + std::to_string(bytes.size()) + " bytes");
   auto& symbols = scratch.symbols;
   const auto n = static_cast<int32_t>(bytes.size());

@@ -1,6 +1,6 @@
 #pragma once
-// Byte-pair merging over byte symbols (spec/chat.md 1.2 step 4): repeatedly the pair with the lowest rank,
-// leftmost first.
+// Byte-pair merging over byte symbols (spec/chat.md 1.2 step 4): repeatedly the pair with the
+// lowest rank, leftmost first.
 
 #include <array>
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace cedar::model {
 
-/// One rule: `left` directly followed by `right` becomes `result`. Its rank is its place in the list.
+/// One rule: `left` directly followed by `right` becomes `result`. Its rank is its place in the
+/// list.
 struct MergeRule {
   TokenId left = 0, right = 0, result = 0;
 };
@@ -35,7 +36,8 @@ struct BpeScratch {
 class BpeMerger {
  public:
   BpeMerger() = default;
-  /// `byte_tokens[b]` is the token of the single byte b. Each (left, right) occurs in one rule at most.
+  /// `byte_tokens[b]` is the token of the single byte b. Each (left, right) occurs in one rule at
+  /// most.
   BpeMerger(const std::array<TokenId, 256>& byte_tokens, std::vector<MergeRule> rules);
 
   /// Appends the tokens of one piece. O(n log n) in the piece's bytes.
@@ -47,8 +49,9 @@ class BpeMerger {
   void push_candidate(BpeScratch& scratch, int32_t position) const;
 
   std::array<TokenId, 256> byte_tokens_{};
-  std::vector<MergeRule> rules_;    // by rank
-  std::vector<uint32_t> slots_;     // open addressing: rank or kNoRank; a power of two, at most half full
+  std::vector<MergeRule> rules_;  // by rank
+  // Open addressing, rank or kNoRank: a power of two, at most half full.
+  std::vector<uint32_t> slots_;
 };
 
 /// Pieces that are one token, by their bytes, so that most words need no merging at all.

@@ -29,7 +29,8 @@ constexpr int16_t kNoByte = -1;
 constexpr std::array<int16_t, kAlphabetEnd> make_bytes() {
   std::array<int16_t, kAlphabetEnd> bytes{};
   for (auto& byte : bytes) byte = kNoByte;
-  for (size_t byte = 0; byte < kCodes.size(); ++byte) bytes[kCodes[byte]] = static_cast<int16_t>(byte);
+  for (size_t byte = 0; byte < kCodes.size(); ++byte)
+    bytes[kCodes[byte]] = static_cast<int16_t>(byte);
   return bytes;
 }
 constexpr auto kBytes = make_bytes();

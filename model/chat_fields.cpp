@@ -38,7 +38,8 @@ Status check_field_object(const ordered_json& value, const std::string& path) {
   return {};
 }
 
-Result<std::string> string_field(const ordered_json& object, const std::string& path, const char* key) {
+Result<std::string> string_field(const ordered_json& object, const std::string& path,
+                                 const char* key) {
   const ordered_json* value = find_field(object, key);
   if (value == nullptr) return std::string();
   if (!value->is_string()) return field_error(path + "." + key, "expected a text", *value);

@@ -13,7 +13,8 @@ namespace cedar::model {
 const nlohmann::ordered_json* find_field(const nlohmann::ordered_json& object, const char* key);
 
 /// "path: problem, got value"
-Error field_error(const std::string& path, const std::string& problem, const nlohmann::ordered_json& found);
+Error field_error(const std::string& path, const std::string& problem,
+                  const nlohmann::ordered_json& found);
 Error field_error(const std::string& path, const std::string& problem);
 
 /// Errors: invalid_argument naming `path`.

@@ -26,7 +26,8 @@ class PromptWriter {
 
   /// A fixed text, which may spell control tokens.
   void layout(std::string_view text) {
-    constexpr std::array kSpelled = {chat_token::kDsml, chat_token::kThinkBegin, chat_token::kThinkEnd};
+    constexpr std::array kSpelled = {chat_token::kDsml, chat_token::kThinkBegin,
+                                     chat_token::kThinkEnd};
     while (!text.empty()) {
       size_t at = text.size(), length = 0;
       for (const std::string_view token : kSpelled) {
@@ -126,7 +127,8 @@ class ConversationWriter {
   void write_assistant(size_t i) {
     const ChatTurn& turn = turns_[i];
     const bool answers_task = i > 0 && !turns_[i - 1].task.empty();
-    if (options_.thinking && !answers_task && (!dropping_ || static_cast<int64_t>(i) > last_user_)) {
+    if (options_.thinking && !answers_task &&
+        (!dropping_ || static_cast<int64_t>(i) > last_user_)) {
       out_.text(turn.reasoning);
       out_.control(chat_token::kThinkEnd);
     }
@@ -178,7 +180,8 @@ class ConversationWriter {
   /// The assistant's header belongs to the turn before it.
   void write_header_after(size_t i) {
     const bool is_last = i + 1 == turns_.size();
-    if (!is_last && turns_[i + 1].role != TurnRole::assistant && turns_[i + 1].role != TurnRole::reminder) {
+    if (!is_last && turns_[i + 1].role != TurnRole::assistant &&
+        turns_[i + 1].role != TurnRole::reminder) {
       return;
     }
     const std::string& task = turns_[i].task;
@@ -207,7 +210,9 @@ class ConversationWriter {
 
 size_t count(std::string_view text, std::string_view word) {
   size_t n = 0;
-  for (size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + word.size())) ++n;
+  for (size_t at = text.find(word); at != std::string_view::npos;
+       at = text.find(word, at + word.size()))
+    ++n;
   return n;
 }
 

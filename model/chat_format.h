@@ -1,6 +1,6 @@
 #pragma once
-// Messages to prompt text (spec/chat.md section 2). The release's Python encoder defines the layout; golden
-// prompts pin it byte for byte.
+// Messages to prompt text (spec/chat.md section 2). The release's Python encoder defines the
+// layout; golden prompts pin it byte for byte.
 
 #include <cstdint>
 #include <string>
@@ -28,11 +28,13 @@ struct ThinkingChoice {
   bool thinking = true;
   int effort = kEffortHigh;
 };
-/// The names of the public API: minimal and low; medium, high and xhigh; max and ultra; none (thinking off).
+/// The names of the public API: minimal and low; medium, high and xhigh; max and ultra; none
+/// (thinking off).
 /// Errors: invalid_argument naming reasoning_effort and the value.
 Result<ThinkingChoice> parse_api_effort(std::string_view name);
 
-/// What to do when a caller's text spells the image placeholder, which would shift every later image.
+/// What to do when a caller's text spells the image placeholder, which would shift every later
+/// image.
 enum class PlaceholderPolicy : uint8_t {
   replace,  // write it with ASCII bars and count it
   refuse,   // as the release's encoder does
@@ -40,9 +42,11 @@ enum class PlaceholderPolicy : uint8_t {
 
 struct ChatOptions {
   bool thinking = true;
-  int effort = kEffortHigh;   // 1..100; unused when thinking is off
-  bool drop_thinking = true;  // leave out reasoning before the last user turn, unless tools are declared
-  bool require_reasoning = false;  // refuse calls in the history that lack reasoning_content, as the hosted API does
+  int effort = kEffortHigh;  // 1..100; unused when thinking is off
+  /// Leaves out reasoning before the last user turn, unless tools are declared.
+  bool drop_thinking = true;
+  /// Refuses calls in the history that lack reasoning_content, as the hosted API does.
+  bool require_reasoning = false;
   PlaceholderPolicy placeholder = PlaceholderPolicy::replace;
 };
 
@@ -54,7 +58,7 @@ struct ControlSpan {
 struct ChatPrompt {
   std::string text;                   // spells BOS itself: encode it as it is
   std::vector<ControlSpan> controls;  // in the text's order
-  std::vector<std::string> images;    // sources (URL or data URI), one per placeholder, in prompt order
+  std::vector<std::string> images;    // URLs or data URIs, one per placeholder, in prompt order
   int64_t replaced_placeholders = 0;  // in callers' texts
   bool starts_in_reasoning = false;   // the answer begins inside a reasoning block
 };
@@ -64,9 +68,10 @@ struct ChatPrompt {
 /// Errors: invalid_argument naming the field, for instance "messages[2].content[0].type".
 Result<ChatPrompt> render_chat(const nlohmann::ordered_json& messages, const ChatOptions& options);
 
-/// Puts a request's `tools`, `response_format` and `tool_choice` (null where absent) where render_chat reads
-/// them: on the first message if that is a system message, else on an empty one put in front. With
-/// tool_choice "none" no tool is declared. Of a json_schema format only the schema itself is written.
+/// Puts a request's `tools`, `response_format` and `tool_choice` (null where absent) where
+/// render_chat reads them: on the first message if that is a system message, else on an empty one
+/// put in front. With tool_choice "none" no tool is declared. Of a json_schema format only the
+/// schema itself is written.
 /// Errors: invalid_argument naming the field.
 Status add_request_fields(nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
                           const nlohmann::ordered_json& response_format,

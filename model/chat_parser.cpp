@@ -1,6 +1,6 @@
-// Design: one automaton, one byte at a time. Each state has the markers that end it; a byte either completes
-// a marker, extends the beginning of one (and is held back), or settles what was held. Nothing ever looks at
-// how the bytes were cut into pieces.
+// Design: one automaton, one byte at a time. Each state has the markers that end it; a byte either
+// completes a marker, extends the beginning of one (and is held back), or settles what was held.
+// Nothing ever looks at how the bytes were cut into pieces.
 
 #include "model/chat_parser.h"
 
@@ -34,16 +34,16 @@ std::string_view to_string(FinishReason reason) {
 // In the order of State; the index of a marker in its list is what on_marker gets.
 ChatParser::ChatParser(const ChatParserOptions& options)
     : matchers_{{
-          markers({chat_token::kThinkEnd, kMarkupBegin}),  // reasoning
-          markers({chat_token::kThinkEnd, kMarkupBegin}),  // answer
+          markers({chat_token::kThinkEnd, kMarkupBegin}),        // reasoning
+          markers({chat_token::kThinkEnd, kMarkupBegin}),        // answer
           markers({"invoke name=\"", kCallsEnd, kOldCallsEnd}),  // calls
-          markers({"\""}),  // name
-          markers({"parameter name=\"", kMarkupEnd}),  // arguments
-          markers({"\""}),  // key
-          markers({"true\">", "false\">"}),  // type
-          markers({kMarkupEnd}),  // string_value
-          markers({kMarkupEnd}),  // raw_value
-          markers({}),  // finished
+          markers({"\""}),                                       // name
+          markers({"parameter name=\"", kMarkupEnd}),            // arguments
+          markers({"\""}),                                       // key
+          markers({"true\">", "false\">"}),                      // type
+          markers({kMarkupEnd}),                                 // string_value
+          markers({kMarkupEnd}),                                 // raw_value
+          markers({}),                                           // finished
       }},
       stop_(options.stop),
       state_(options.starts_in_reasoning ? State::reasoning : State::answer) {}
@@ -54,31 +54,29 @@ std::vector<OutputSegment> ChatParser::push(std::string_view bytes) {
 }
 
 ChatParser::Finish ChatParser::finish(OutputEnd end) {
-  for (const char byte : utf8_.flush()) consume(byte);
-  // What was held back is text after all. In a parameter's value it stays out: the value is cut off anyway,
-  // and half a closing tag must not show in it.
-  if (state_ == State::reasoning || state_ == State::answer) {
+  // What was held back is text after all. In a parameter's value it stays out, with a character
+  // that is cut after it: the value is cut off anyway, and half a closing tag must not show in it.
+  const bool in_text = state_ == State::reasoning || state_ == State::answer;
+  if (in_text || held_.empty()) {
+    for (const char byte : utf8_.flush()) consume(byte);
+  }
+  if (in_text) {
     release_text(held_.size());
     if (newlines_ > 0) emit_text({});
   }
   emit(OutputKind::content, stop_.flush());
 
   FinishReason reason = FinishReason::stop;
-  if (stopped())
-    reason = FinishReason::stop;
-  else if (end == OutputEnd::length)
-    reason = FinishReason::length;
-  else if (calls_ > 0)
-    reason = FinishReason::tool_calls;
+  if (stopped()) reason = FinishReason::stop;
+  else if (end == OutputEnd::length) reason = FinishReason::length;
+  else if (calls_ > 0) reason = FinishReason::tool_calls;
   return {std::exchange(out_, {}), reason};
 }
 
 void ChatParser::consume(char byte) {
   if (stopped()) return;
-  if (state_ == State::reasoning || state_ == State::answer)
-    consume_text(byte);
-  else
-    consume_markup(byte);
+  if (state_ == State::reasoning || state_ == State::answer) consume_text(byte);
+  else consume_markup(byte);
 }
 
 void ChatParser::consume_text(char byte) {
@@ -208,10 +206,8 @@ void ChatParser::emit_text(std::string_view text) {
   whole += text;
   newlines_ = 0;
   if (!text.empty()) at_start_ = false;
-  if (state_ == State::reasoning)
-    emit(OutputKind::reasoning, whole);
-  else
-    emit(OutputKind::content, stop_.push(whole));
+  if (state_ == State::reasoning) emit(OutputKind::reasoning, whole);
+  else emit(OutputKind::content, stop_.push(whole));
 }
 
 void ChatParser::emit(OutputKind kind, std::string_view text) {
@@ -222,8 +218,8 @@ void ChatParser::emit(OutputKind kind, std::string_view text) {
 
 void ChatParser::emit_call(OutputKind kind, std::string_view text) {
   const int32_t call = calls_ - 1;
-  const bool joins = kind == OutputKind::call_arguments && !out_.empty() && out_.back().kind == kind &&
-                     out_.back().call_idx == call;
+  const bool joins = kind == OutputKind::call_arguments && !out_.empty() &&
+                     out_.back().kind == kind && out_.back().call_idx == call;
   if (!joins) out_.push_back({kind, {}, call});
   out_.back().text += text;
 }

@@ -38,11 +38,13 @@ struct ChatParserOptions {
   std::vector<std::string> stop;     // cut the answer; reasoning and tool markup are not searched
 };
 
-/// Bytes in, cut anywhere, segments out. What the segments of one kind and call join to depends on the bytes
-/// alone. Text is held back only while it may turn out to be markup, a stop string or part of a character.
+/// Bytes in, cut anywhere, segments out. What the segments of one kind and call join to depends on
+/// the bytes alone. Text is held back only while it may turn out to be markup, a stop string or
+/// part of a character.
 ///
-/// A parameter's value is passed on as it comes: strings are escaped, other values are the model's own JSON,
-/// unchecked. The end-of-sentence token is no text; it arrives as `finish(OutputEnd::stop_token)`.
+/// A parameter's value is passed on as it comes: strings are escaped, other values are the model's
+/// own JSON, unchecked. The end-of-sentence token is no text; it arrives as
+/// `finish(OutputEnd::stop_token)`.
 class ChatParser {
  public:
   explicit ChatParser(const ChatParserOptions& options);
@@ -53,7 +55,8 @@ class ChatParser {
     std::vector<OutputSegment> segments;  // what was still held back
     FinishReason reason = FinishReason::stop;
   };
-  /// The end of the output. Call once. A call that is cut off keeps its arguments as far as they came.
+  /// The end of the output. Call once. A call that is cut off keeps its arguments as far as they
+  /// came.
   Finish finish(OutputEnd end);
 
   /// A stop string is complete: generation can end, further bytes are ignored.
@@ -93,10 +96,10 @@ class ChatParser {
   StopStrings stop_;
   Utf8Stream utf8_;
   State state_;
-  std::string held_;        // bytes that may be the beginning of a marker
-  int64_t newlines_ = 0;    // directly before held_; they belong to a marker that follows
-  bool at_start_ = true;    // of reasoning or answer, whose leading newlines are dropped
-  std::string name_;        // of the function being read
+  std::string held_;      // bytes that may be the beginning of a marker
+  int64_t newlines_ = 0;  // directly before held_; they belong to a marker that follows
+  bool at_start_ = true;  // of reasoning or answer, whose leading newlines are dropped
+  std::string name_;      // of the function being read
   bool has_parameter_ = false;
   int32_t calls_ = 0;
   int64_t discarded_bytes_ = 0;

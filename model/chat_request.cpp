@@ -61,7 +61,8 @@ Result<int> parse_effort(const ordered_json& value) {
 Result<ThinkingChoice> parse_api_effort(std::string_view name) {
   if (name == "none") return ThinkingChoice{false, kEffortHigh};
   if (name == "minimal" || name == "low") return ThinkingChoice{true, kEffortLow};
-  if (name == "medium" || name == "high" || name == "xhigh") return ThinkingChoice{true, kEffortHigh};
+  if (name == "medium" || name == "high" || name == "xhigh")
+    return ThinkingChoice{true, kEffortHigh};
   if (name == "max" || name == "ultra") return ThinkingChoice{true, kEffortMax};
   return field_error(kEffortField, "expected none, minimal, low, medium, high, xhigh, max or ultra",
                      ordered_json(std::string(name)));

@@ -53,7 +53,8 @@ Otherwise, output directly after </think> with tool calls or final response.
 
 )";
 constexpr std::string_view kToolsSuffix =
-    "\n\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.\n";
+    "\n\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool "
+    "calls.\n";
 
 constexpr std::string_view kResponseFormat =
     "## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n";

@@ -43,7 +43,8 @@ Result<Namespace> common_namespace(const ordered_json& tool, const ordered_json&
   CEDAR_TRY(Namespace inner, read_namespace(function, path + ".function"));
   if (outer.name.empty()) return inner;
   if (!inner.name.empty() && inner.name != outer.name) {
-    return field_error(path + ".function.namespace", "conflicts with the tool's namespace " + outer.name,
+    return field_error(path + ".function.namespace",
+                       "conflicts with the tool's namespace " + outer.name,
                        ordered_json(inner.name));
   }
   return outer;
@@ -117,7 +118,8 @@ Result<std::string> read_tool_schema(const ordered_json& tool, const std::string
   if (!name_space.description.empty()) {
     const ordered_json* own = find_field(*function, "description");
     const bool has_text = own != nullptr && own->is_string();
-    schema["description"] = name_space.description + "\n" + (has_text ? own->get<std::string>() : "");
+    schema["description"] =
+        name_space.description + "\n" + (has_text ? own->get<std::string>() : "");
   }
   auto text = write_python_json(schema);
   if (!text) return field_error(path + ".function", text.error().context);
@@ -136,7 +138,8 @@ Result<ToolCall> read_tool_call(const ordered_json& call, const std::string& pat
   CEDAR_TRY(out.name, qualified_name(*function, name_space, function_path));
 
   const ordered_json* given = find_field(*function, "arguments");
-  const ordered_json arguments = given == nullptr ? ordered_json::object() : decoded_arguments(*given);
+  const ordered_json arguments =
+      given == nullptr ? ordered_json::object() : decoded_arguments(*given);
   for (const auto& [key, value] : arguments.get_ref<const ordered_json::object_t&>()) {
     CallParameter parameter{key, {}, value.is_string()};
     if (parameter.is_string) {

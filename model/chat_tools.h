@@ -15,8 +15,8 @@ namespace cedar::model {
 /// `path` is the tool's place in the request. Errors: invalid_argument naming the field.
 Result<std::string> read_tool_schema(const nlohmann::ordered_json& tool, const std::string& path);
 
-/// One entry of an assistant message's tool_calls. Arguments may be an object or JSON text, encoded once or
-/// twice; anything else becomes one parameter named "arguments".
+/// One entry of an assistant message's tool_calls. Arguments may be an object or JSON text, encoded
+/// once or twice; anything else becomes one parameter named "arguments".
 /// Errors: invalid_argument naming the field.
 Result<ToolCall> read_tool_call(const nlohmann::ordered_json& call, const std::string& path);
 

@@ -17,7 +17,9 @@ using nlohmann::ordered_json;
 constexpr std::array<std::string_view, 6> kTasks = {"action", "query", "authority",
                                                     "domain", "title", "read_url"};
 
-std::string entry(const std::string& path, size_t i) { return path + "[" + std::to_string(i) + "]"; }
+std::string entry(const std::string& path, size_t i) {
+  return path + "[" + std::to_string(i) + "]";
+}
 
 /// A list field; null where it is absent or empty.
 Result<const ordered_json*> list_field(const ordered_json& message, const std::string& path,
@@ -61,7 +63,8 @@ class TurnReader {
       out_.turns.push_back(std::move(turn));
       return {};
     }
-    return field_error(path + ".role", "expected system, developer, user, assistant, tool or latest_reminder",
+    return field_error(path + ".role",
+                       "expected system, developer, user, assistant, tool or latest_reminder",
                        ordered_json(role));
   }
 
@@ -128,11 +131,13 @@ class TurnReader {
     }
     if (options_.require_reasoning && options_.thinking && calls != nullptr &&
         find_field(message, "reasoning_content") == nullptr) {
-      return field_error(path + ".reasoning_content",
-                         "the reasoning of a message with tool calls must be passed back in thinking mode");
+      return field_error(
+          path + ".reasoning_content",
+          "the reasoning of a message with tool calls must be passed back in thinking mode");
     }
     if (const ordered_json* flag = find_field(message, "wo_eos"); flag != nullptr) {
-      if (!flag->is_boolean()) return field_error(path + ".wo_eos", "expected true or false", *flag);
+      if (!flag->is_boolean())
+        return field_error(path + ".wo_eos", "expected true or false", *flag);
       turn.without_eos = flag->get<bool>();
     }
     out_.turns.push_back(std::move(turn));
@@ -173,7 +178,8 @@ class TurnReader {
   }
 
   /// Null or absent is an empty text; a list is kept part by part.
-  Result<std::vector<ContentPart>> read_content(const ordered_json& message, const std::string& path) {
+  Result<std::vector<ContentPart>> read_content(const ordered_json& message,
+                                                const std::string& path) {
     const std::string content_path = path + ".content";
     const ordered_json* content = find_field(message, "content");
     std::vector<ContentPart> parts;
@@ -235,8 +241,8 @@ class TurnReader {
     for (size_t at = text.find(chat_token::kImage); at != std::string::npos;
          at = text.find(chat_token::kImage, at)) {
       if (options_.placeholder == PlaceholderPolicy::refuse) {
-        return field_error(path, "text must not spell the image placeholder " +
-                                     std::string(chat_token::kImage));
+        return field_error(
+            path, "text must not spell the image placeholder " + std::string(chat_token::kImage));
       }
       text.replace(at, chat_token::kImage.size(), kImageSpelledInText);
       ++out_.replaced_placeholders;
@@ -261,14 +267,17 @@ using CallRanks = std::unordered_map<std::string, size_t>;
 /// Results take each other's places; texts between them stay where they are.
 void order_results(std::vector<ContentPart>& parts, const CallRanks& ranks) {
   std::vector<ContentPart> results;
-  const auto is_result = [](const ContentPart& p) { return p.kind == ContentPart::Kind::tool_result; };
+  const auto is_result = [](const ContentPart& p) {
+    return p.kind == ContentPart::Kind::tool_result;
+  };
   std::copy_if(parts.begin(), parts.end(), std::back_inserter(results), is_result);
   const auto rank = [&ranks](const ContentPart& part) {
     const auto it = ranks.find(part.call_id);
     return it == ranks.end() ? size_t{0} : it->second;  // unknown calls come first
   };
-  std::stable_sort(results.begin(), results.end(),
-                   [&rank](const ContentPart& a, const ContentPart& b) { return rank(a) < rank(b); });
+  std::stable_sort(
+      results.begin(), results.end(),
+      [&rank](const ContentPart& a, const ContentPart& b) { return rank(a) < rank(b); });
   auto next = results.begin();
   for (ContentPart& part : parts) {
     if (is_result(part)) part = std::move(*next++);

@@ -1,6 +1,6 @@
 #pragma once
-// Messages of the OpenAI shape, checked and turned into the turns that a prompt is written from. Everything
-// that can be refused is refused here, so that writing the prompt cannot fail.
+// Messages of the OpenAI shape, checked and turned into the turns that a prompt is written from.
+// Everything that can be refused is refused here, so that writing the prompt cannot fail.
 
 #include <optional>
 #include <string>
@@ -38,12 +38,12 @@ struct ToolCall {
 struct ChatTurn {
   TurnRole role = TurnRole::user;
   std::vector<ContentPart> parts;
-  std::string reasoning;             // assistant
-  std::vector<ToolCall> calls;       // assistant
-  bool without_eos = false;          // assistant: the answer goes on
-  std::vector<std::string> schemas;  // system: JSON of each declared tool
+  std::string reasoning;                       // assistant
+  std::vector<ToolCall> calls;                 // assistant
+  bool without_eos = false;                    // assistant: the answer goes on
+  std::vector<std::string> schemas;            // system: JSON of each declared tool
   std::optional<std::string> response_format;  // system: JSON
-  std::string task;                  // quick task, empty for none
+  std::string task;                            // quick task, empty for none
 };
 
 struct ChatTurns {
@@ -51,9 +51,10 @@ struct ChatTurns {
   int64_t replaced_placeholders = 0;
 };
 
-/// One turn per message, except that consecutive user and tool messages share one, in which tool results
-/// stand in the order of the calls they answer.
+/// One turn per message, except that consecutive user and tool messages share one, in which tool
+/// results stand in the order of the calls they answer.
 /// Errors: invalid_argument naming the field.
-Result<ChatTurns> read_chat_turns(const nlohmann::ordered_json& messages, const ChatOptions& options);
+Result<ChatTurns> read_chat_turns(const nlohmann::ordered_json& messages,
+                                  const ChatOptions& options);
 
 }  // namespace cedar::model

@@ -80,7 +80,8 @@ class Builder final : public nlohmann::json_sax<ordered_json> {
       level.value.push_back(std::move(value));
       return true;
     }
-    // ordered_map finds keys by a linear search; as the vector that it is, it takes members in constant time.
+    // ordered_map finds keys by a linear search; as the vector that it is, it takes members in
+    // constant time.
     ordered_json::object_t::Container& members = level.value.get_ref<ordered_json::object_t&>();
     const auto [place, is_new] = level.index.emplace(level.key, members.size());
     if (is_new) {
@@ -134,27 +135,32 @@ bool write(std::string& out, const ordered_json& value, int depth) {
     case ordered_json::value_t::null:
     case ordered_json::value_t::discarded: out += "null"; return true;
     case ordered_json::value_t::boolean: out += value.get<bool>() ? "true" : "false"; return true;
-    case ordered_json::value_t::number_integer: out += std::to_string(value.get<int64_t>()); return true;
-    case ordered_json::value_t::number_unsigned: out += std::to_string(value.get<uint64_t>()); return true;
+    case ordered_json::value_t::number_integer:
+      out += std::to_string(value.get<int64_t>());
+      return true;
+    case ordered_json::value_t::number_unsigned:
+      out += std::to_string(value.get<uint64_t>());
+      return true;
     case ordered_json::value_t::number_float: {
       const auto number = value.get<double>();
       // json.dumps spells what is no JSON number in its own way.
-      if (std::isnan(number))
-        out += "NaN";
-      else if (std::isinf(number))
-        out += number > 0 ? "Infinity" : "-Infinity";
-      else
-        out += python_float(number);
+      if (std::isnan(number)) out += "NaN";
+      else if (std::isinf(number)) out += number > 0 ? "Infinity" : "-Infinity";
+      else out += python_float(number);
       return true;
     }
-    case ordered_json::value_t::string: write_string(out, value.get_ref<const std::string&>()); return true;
+    case ordered_json::value_t::string:
+      write_string(out, value.get_ref<const std::string&>());
+      return true;
     case ordered_json::value_t::binary: {
       const ordered_json::binary_t& digits = value.get_binary();
       out.append(digits.begin(), digits.end());
       return true;
     }
-    case ordered_json::value_t::object: return depth < kMaxJsonDepth && write_members(out, value, depth);
-    case ordered_json::value_t::array: return depth < kMaxJsonDepth && write_elements(out, value, depth);
+    case ordered_json::value_t::object:
+      return depth < kMaxJsonDepth && write_members(out, value, depth);
+    case ordered_json::value_t::array:
+      return depth < kMaxJsonDepth && write_elements(out, value, depth);
   }
   return false;
 }
@@ -178,7 +184,8 @@ Result<ordered_json> read_python_json(std::string_view text) {
 Result<std::string> write_python_json(const ordered_json& value) {
   std::string out;
   if (!write(out, value, 0)) {
-    return make_error(Errc::invalid_argument, "JSON nested deeper than " + std::to_string(kMaxJsonDepth));
+    return make_error(Errc::invalid_argument,
+                      "JSON nested deeper than " + std::to_string(kMaxJsonDepth));
   }
   return out;
 }
@@ -210,8 +217,8 @@ std::string python_float(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   std::array<char, 32> buffer;
-  const auto written =
-      std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, std::chars_format::scientific);
+  const auto written = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
+                                     std::chars_format::scientific);
   const std::string_view text(buffer.data(), static_cast<size_t>(written.ptr - buffer.data()));
 
   // [-]d[.ddd]e(+|-)xx, the shortest digits that read back as the same value.

@@ -1,6 +1,6 @@
 #pragma once
-// JSON as Python's json module reads and writes it, because prompts were written that way when the model was
-// trained (spec/chat.md 2.7): json.dumps(value, ensure_ascii=False).
+// JSON as Python's json module reads and writes it, because prompts were written that way when the
+// model was trained (spec/chat.md 2.7): json.dumps(value, ensure_ascii=False).
 
 #include <string>
 #include <string_view>
@@ -14,10 +14,11 @@ namespace cedar::model {
 /// Deeper documents are refused: readers and writers are recursive.
 constexpr int kMaxJsonDepth = 128;
 
-/// Keeps what a prompt can show: the order of keys (a repeated key keeps its first place and takes its last
-/// value) and integers of any size. An integer that fits no 64-bit type becomes a `binary` value that holds
-/// its digits; write_python_json knows it, and a check for a number refuses it. Time is linear in the text
-/// also for objects of very many keys, which the plain parser of ordered_json is not.
+/// Keeps what a prompt can show: the order of keys (a repeated key keeps its first place and takes
+/// its last value) and integers of any size. An integer that fits no 64-bit type becomes a `binary`
+/// value that holds its digits; write_python_json knows it, and a check for a number refuses it.
+/// Time is linear in the text also for objects of very many keys, which the plain parser of
+/// ordered_json is not.
 /// Errors: invalid_argument (not JSON, ill-formed UTF-8, a number beyond double's range, too deep).
 Result<nlohmann::ordered_json> read_python_json(std::string_view text);
 
@@ -25,8 +26,8 @@ Result<nlohmann::ordered_json> read_python_json(std::string_view text);
 /// Errors: invalid_argument (too deep).
 Result<std::string> write_python_json(const nlohmann::ordered_json& value);
 
-/// Appends `text` as it stands between the quotes of a JSON string: only the quote, the backslash and
-/// control characters below U+0020 are escaped.
+/// Appends `text` as it stands between the quotes of a JSON string: only the quote, the backslash
+/// and control characters below U+0020 are escaped.
 void append_json_escaped(std::string& out, std::string_view text);
 
 /// repr() of a float: the shortest digits that read back, "1.0", "1e-07", "1e+16", "inf", "nan".

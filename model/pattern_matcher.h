@@ -15,7 +15,8 @@ class PatternMatcher {
   /// Empty patterns are ignored.
   explicit PatternMatcher(const std::vector<std::string>& patterns);
 
-  /// Takes the next byte. The index of the pattern that ends with it (the longest, if several do), or -1.
+  /// Takes the next byte. The index of the pattern that ends with it (the longest, if several do),
+  /// or -1.
   int step(char byte);
   /// How many of the last bytes could be the beginning of a pattern: what must be held back.
   size_t depth() const { return nodes_[state_].depth; }
@@ -35,8 +36,8 @@ class PatternMatcher {
   uint32_t state_ = 0;
 };
 
-/// Cuts a text stream at the first stop string. Of several, the one that is complete first counts; of those
-/// that end together, the longest.
+/// Cuts a text stream at the first stop string. Of several, the one that is complete first counts;
+/// of those that end together, the longest.
 class StopStrings {
  public:
   explicit StopStrings(const std::vector<std::string>& stops) : stops_(stops), matcher_(stops) {}

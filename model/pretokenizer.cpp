@@ -41,9 +41,7 @@ std::string canonical_pattern(std::string_view regex) {
       case 'r': out += '\r'; break;
       case 'n': out += '\n'; break;
       case '"': out += '"'; break;
-      default:
-        out += '\\';
-        out += escaped;
+      default: out += '\\'; out += escaped;
     }
   }
   return out;
@@ -53,18 +51,16 @@ const std::vector<size_t>& Pretokenizer::split(std::string_view text) {
   text_ = text;
   ends_.clear();
   classify(text);
-  // The first two regexes cut the text into number runs, CJK runs and the rest; the third one then sees each
-  // part alone, so its look-ahead stops at the part's end.
+  // The first two regexes cut the text into number runs, CJK runs and the rest; the third one then
+  // sees each part alone, so its look-ahead stops at the part's end.
   constexpr uint8_t kZones = kNumber | kCjkRun;
   size_t begin = 0;
   while (begin < text.size()) {
     const uint8_t zone = classes_[begin] & kZones;
     size_t end = begin + 1;
     while (end < text.size() && (classes_[end] & kZones) == zone) ++end;
-    if (zone == kNumber)
-      split_numbers(begin, end);
-    else
-      split_words(begin, end);
+    if (zone == kNumber) split_numbers(begin, end);
+    else split_words(begin, end);
     begin = end;
   }
   return ends_;
@@ -98,7 +94,8 @@ void Pretokenizer::split_numbers(size_t begin, size_t end) {
 }
 
 void Pretokenizer::split_words(size_t begin, size_t end) {
-  size_t piece = begin;  // start of a stretch that no alternative matches; such a gap is a piece of its own
+  // Start of a stretch that no alternative matches; such a gap is a piece of its own.
+  size_t piece = begin;
   for (size_t i = begin; i < end;) {
     const size_t match_end = match_word(i, end);
     if (match_end == i) {
@@ -119,13 +116,15 @@ size_t Pretokenizer::match_word(size_t i, size_t end) const {
   const auto byte = static_cast<uint8_t>(text_[i]);
 
   // All ASCII punctuation and symbols are in the first alternative's list.
-  if (byte < 0x80 && (cls & kPunctuationSymbol) != 0 && i + 1 < end && is_ascii_letter(text_[i + 1])) {
+  if (byte < 0x80 && (cls & kPunctuationSymbol) != 0 && i + 1 < end &&
+      is_ascii_letter(text_[i + 1])) {
     size_t j = i + 1;
     while (j < end && is_ascii_letter(text_[j])) ++j;
     return j;
   }
 
-  // A mark can be the optional prefix as well as part of the word; both readings end at the same place.
+  // A mark can be the optional prefix as well as part of the word; both readings end at the same
+  // place.
   if ((cls & kLetterOrMark) != 0) return class_run(i, end, kLetterOrMark);
   if ((cls & kNoWordPrefix) == 0) {
     const size_t word = next_char(i, end);

@@ -1,7 +1,8 @@
 #pragma once
-// The three splitting regexes of the release's pre-tokenizer, written out by hand over compiled-in classes
-// (spec/chat.md 1.2 step 3). A regex engine would need Unicode properties and a backtracking matcher; the
-// patterns are few and fixed, and tokenizer.json is refused when it names others.
+// The three splitting regexes of the release's pre-tokenizer, written out by hand over compiled-in
+// classes (spec/chat.md 1.2 step 3). A regex engine would need Unicode properties and a
+// backtracking matcher; the patterns are few and fixed, and tokenizer.json is refused when it names
+// others.
 
 #include <cstdint>
 #include <string>
@@ -10,13 +11,13 @@
 
 namespace cedar::model {
 
-/// The patterns in their order, as regex text in which CR, LF and the double quote stand for themselves.
-/// `canonical_pattern` brings the spellings found in tokenizer files to this form.
+/// The patterns in their order, as regex text in which CR, LF and the double quote stand for
+/// themselves. `canonical_pattern` brings the spellings found in tokenizer files to this form.
 std::vector<std::string_view> pretokenizer_patterns();
 std::string canonical_pattern(std::string_view regex);
 
-/// Cuts text into the pieces that byte-pair merging works on. Not thread-safe; keeps its buffer between
-/// calls, so one splitter per encode call.
+/// Cuts text into the pieces that byte-pair merging works on. Not thread-safe; keeps its buffer
+/// between calls, so one splitter per encode call.
 class Pretokenizer {
  public:
   /// End offsets of the pieces, ascending; the last one is text.size(). No piece is empty.

@@ -1,10 +1,12 @@
-// Design: every step of the folding works on one code point at a time. NFD after NFKC is NFKD; its canonical
-// reordering moves combining marks only, and these are removed; lower-casing is the reference's, code point by
-// code point without the context of a final sigma. So no composed string is ever needed.
+// Design: every step of the folding works on one code point at a time. NFD after NFKC is NFKD; its
+// canonical reordering moves combining marks only, and these are removed; lower-casing is the
+// reference's, code point by code point without the context of a final sigma. So no composed string
+// is ever needed.
 //
-// utf8proc's Unicode version may differ from the reference's. It can only matter for a token that holds a
-// code point whose decomposition, category or lower case changed, and then the number of distinct keys or the
-// ids of the golden data would differ; make_token_compression refuses another number.
+// utf8proc's Unicode version may differ from the reference's. It can only matter for a token that
+// holds a code point whose decomposition, category or lower case changed, and then the number of
+// distinct keys or the ids of the golden data would differ; make_token_compression refuses another
+// number.
 
 #include "model/token_compression.h"
 
@@ -34,7 +36,8 @@ void append_folded(std::u32string& out, char32_t code) {
   std::array<utf8proc_int32_t, 32> parts;
   int boundary = 0;
   const utf8proc_ssize_t count = utf8proc_decompose_char(
-      static_cast<utf8proc_int32_t>(code), parts.data(), static_cast<utf8proc_ssize_t>(parts.size()),
+      static_cast<utf8proc_int32_t>(code), parts.data(),
+      static_cast<utf8proc_ssize_t>(parts.size()),
       static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT), &boundary);
   CEDAR_ASSERT(count >= 0 && count <= static_cast<utf8proc_ssize_t>(parts.size()),
                "decomposition of U+" + std::to_string(static_cast<uint32_t>(code)));
@@ -50,10 +53,8 @@ bool is_white_space(char32_t c) { return (char_class(c) & kWhiteSpace) != 0; }
 std::u32string collapse_blanks(const std::u32string& text) {
   std::u32string out;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (!is_blank(text[i]))
-      out.push_back(text[i]);
-    else if (i == 0 || !is_blank(text[i - 1]))
-      out.push_back(U' ');
+    if (!is_blank(text[i])) out.push_back(text[i]);
+    else if (i == 0 || !is_blank(text[i - 1])) out.push_back(U' ');
   }
   return out;
 }
@@ -61,8 +62,10 @@ std::u32string collapse_blanks(const std::u32string& text) {
 /// The key under which a token is folded with others.
 std::string token_key(const Tokenizer& tokenizer, TokenId id) {
   std::string text = tokenizer.decode(std::span(&id, 1));
-  // Part of a character (or U+FFFD itself): such tokens stay apart, under their spelling in the file.
-  if (text.find(kReplacement) != std::string::npos) return std::string(tokenizer.vocabulary_string(id));
+  // Part of a character (or U+FFFD itself): such tokens stay apart, under their spelling in the
+  // file.
+  if (text.find(kReplacement) != std::string::npos)
+    return std::string(tokenizer.vocabulary_string(id));
   std::string folded = fold_token_text(text);
   return folded.empty() ? text : folded;
 }
@@ -86,7 +89,8 @@ std::string fold_token_text(std::string_view text) {
   return out;
 }
 
-Result<TokenCompression> make_token_compression(const Tokenizer& tokenizer, const ModelConfig& config) {
+Result<TokenCompression> make_token_compression(const Tokenizer& tokenizer,
+                                                const ModelConfig& config) {
   std::unordered_map<std::string, int32_t> ids;
   std::vector<int32_t> map;
   map.reserve(static_cast<size_t>(tokenizer.size()));

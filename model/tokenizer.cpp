@@ -19,14 +19,16 @@ struct Tokenizer::Impl {
 
   std::string_view bytes(TokenId id) const { return file.token_bytes[static_cast<size_t>(id)]; }
   TokenKind kind(TokenId id) const {
-    return id < 0 || id >= static_cast<int64_t>(file.kinds.size()) ? TokenKind::undefined
-                                                                   : file.kinds[static_cast<size_t>(id)];
+    return id < 0 || id >= static_cast<int64_t>(file.kinds.size())
+               ? TokenKind::undefined
+               : file.kinds[static_cast<size_t>(id)];
   }
 
   TokenizerFile file;
   std::vector<bool> special;  // by id
-  // Added tokens are cut out in two passes over the text: those that are matched before normalisation, then
-  // in the remaining parts those that are matched after it (even though nothing is normalised here).
+  // Added tokens are cut out in two passes over the text: those that are matched before
+  // normalisation, then in the remaining parts those that are matched after it (even though nothing
+  // is normalised here).
   AddedTokenTrie raw_tokens, normalized_tokens;
   BpeMerger merger;
   WordTable words;
@@ -39,8 +41,8 @@ Tokenizer::Impl::Impl(TokenizerFile tables) : file(std::move(tables)), special(f
   }
   merger = BpeMerger(file.byte_tokens, std::move(file.merges));
 
-  // A piece that spells a token is that token only if merging gets there, which a rank order does not
-  // promise; so each word is tried once.
+  // A piece that spells a token is that token only if merging gets there, which a rank order does
+  // not promise; so each word is tried once.
   std::vector<TokenId> reachable, merged;
   BpeScratch scratch;
   for (size_t i = 0; i < file.kinds.size(); ++i) {
@@ -67,10 +69,8 @@ class Encoder {
     for (const size_t end : splitter_.split(text)) {
       const std::string_view piece = text.substr(begin, end - begin);
       begin = end;
-      if (const TokenId word = words_.find(piece); word >= 0)
-        out_.push_back(word);
-      else
-        merger_.merge(piece, scratch_, out_);
+      if (const TokenId word = words_.find(piece); word >= 0) out_.push_back(word);
+      else merger_.merge(piece, scratch_, out_);
     }
   }
 
@@ -109,7 +109,8 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::string& path
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (file.bad()) return make_error(Errc::io_error, path + ": read failed");
   auto tokenizer = parse(text);
-  if (!tokenizer) return make_error(tokenizer.error().code, path + ": " + tokenizer.error().context);
+  if (!tokenizer)
+    return make_error(tokenizer.error().code, path + ": " + tokenizer.error().context);
   return tokenizer;
 }
 
@@ -133,9 +134,8 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool added_tokens)
     plain(text);
     return out;
   }
-  encoder.cut(impl_->raw_tokens, text, [&](std::string_view part) {
-    encoder.cut(impl_->normalized_tokens, part, plain);
-  });
+  encoder.cut(impl_->raw_tokens, text,
+              [&](std::string_view part) { encoder.cut(impl_->normalized_tokens, part, plain); });
   return out;
 }
 

@@ -38,7 +38,8 @@ Status check_object(const json& value, const std::string& key) {
 }
 
 /// An option that would change the result may be absent, null or have the neutral value.
-Status check_neutral(const json& object, const std::string& path, const char* key, const json& neutral) {
+Status check_neutral(const json& object, const std::string& path, const char* key,
+                     const json& neutral) {
   const json& value = member(object, key);
   if (value.is_null() || value == neutral) return {};
   return refuse_value(path + "." + key, neutral.dump(), value);
@@ -80,7 +81,8 @@ Status check_pre_tokenizer(const json& value) {
   const std::vector<std::string_view> patterns = pretokenizer_patterns();
   const std::string list = "pre_tokenizer.pretokenizers";
   if (!steps.is_array() || steps.size() != patterns.size() + 1) {
-    return refuse_value(list, std::to_string(patterns.size()) + " Split steps and one ByteLevel", steps);
+    return refuse_value(list, std::to_string(patterns.size()) + " Split steps and one ByteLevel",
+                        steps);
   }
   for (size_t i = 0; i < patterns.size(); ++i) {
     CEDAR_CHECK_OK(check_split(steps[i], list + "[" + std::to_string(i) + "]", patterns[i]));
@@ -195,6 +197,10 @@ class Reader {
       if (!bytes && added == added_spellings_.end()) {
         return refuse(path, "holds a character outside the byte alphabet and is no added token");
       }
+      // Merging could produce the token for these bytes, which its spelling would not give back.
+      if (bytes && added != added_spellings_.end() && *bytes != text) {
+        return refuse(path, "stands for other bytes than its spelling among the added tokens");
+      }
       CEDAR_CHECK_OK(define(id, TokenKind::ordinary, text, bytes ? std::move(*bytes) : text, path));
       ids_.emplace(text, id);
     }
@@ -231,7 +237,8 @@ class Reader {
     for (size_t byte = 0; byte < out_.byte_tokens.size(); ++byte) {
       const std::string name = byte_alphabet_char(static_cast<unsigned char>(byte));
       const auto it = ids_.find(name);
-      if (it == ids_.end()) return refuse("model.vocab", "no token for the single byte " + std::to_string(byte));
+      if (it == ids_.end())
+        return refuse("model.vocab", "no token for the single byte " + std::to_string(byte));
       out_.byte_tokens[byte] = it->second;
     }
     return {};
@@ -249,23 +256,27 @@ class Reader {
       CEDAR_TRY(rule.left, merge_token(sides.first, path));
       CEDAR_TRY(rule.right, merge_token(sides.second, path));
       CEDAR_TRY(rule.result, merge_token(sides.first + sides.second, path));
-      const uint64_t pair = static_cast<uint64_t>(rule.left) << 32 | static_cast<uint32_t>(rule.right);
+      const uint64_t pair =
+          static_cast<uint64_t>(rule.left) << 32 | static_cast<uint32_t>(rule.right);
       const auto [first, is_new] = ranks.emplace(pair, rank);
-      if (!is_new) return refuse(path, "repeats the pair of merge " + std::to_string(first->second));
+      if (!is_new)
+        return refuse(path, "repeats the pair of merge " + std::to_string(first->second));
       out_.merges.push_back(rule);
     }
     return {};
   }
 
   /// "left right", or ["left", "right"] as newer files write it.
-  static Result<std::pair<std::string, std::string>> merge_sides(const json& entry, const std::string& path) {
+  static Result<std::pair<std::string, std::string>> merge_sides(const json& entry,
+                                                                 const std::string& path) {
     if (entry.is_string()) {
       const auto& text = entry.get_ref<const std::string&>();
       const size_t space = text.find(' ');
       if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos) {
         return std::pair(text.substr(0, space), text.substr(space + 1));
       }
-    } else if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string()) {
+    } else if (entry.is_array() && entry.size() == 2 && entry[0].is_string() &&
+               entry[1].is_string()) {
       return std::pair(entry[0].get<std::string>(), entry[1].get<std::string>());
     }
     return refuse_value(path, "two tokens with one space between", entry);
@@ -273,7 +284,8 @@ class Reader {
 
   Result<TokenId> merge_token(const std::string& text, const std::string& path) const {
     const auto it = ids_.find(text);
-    if (it == ids_.end() || text.empty()) return refuse(path, short_text(text) + " is not in the vocabulary");
+    if (it == ids_.end() || text.empty())
+      return refuse(path, short_text(text) + " is not in the vocabulary");
     return it->second;
   }
 

@@ -1,7 +1,7 @@
 #pragma once
-// Reader of tokenizer.json. It accepts the one kind of tokenizer that the release uses (byte-level BPE with
-// the three splitting regexes, spec/chat.md 1.1) with any vocabulary, and refuses whatever it would otherwise
-// have to ignore.
+// Reader of tokenizer.json. It accepts the one kind of tokenizer that the release uses (byte-level
+// BPE with the three splitting regexes, spec/chat.md 1.1) with any vocabulary, and refuses whatever
+// it would otherwise have to ignore.
 
 #include <array>
 #include <cstdint>

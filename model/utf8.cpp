@@ -14,8 +14,8 @@ struct LeadByte {
   uint8_t second_min = 0x80, second_max = 0xBF;
 };
 
-/// Length and the bounds of the second byte, which exclude overlong forms, surrogates and codes above the
-/// limit (table 3-7 of the Unicode standard).
+/// Length and the bounds of the second byte, which exclude overlong forms, surrogates and codes
+/// above the limit (table 3-7 of the Unicode standard).
 LeadByte lead_byte(uint8_t b) {
   if (b < 0x80) return {1};
   if (b < 0xC2) return {0};
@@ -31,14 +31,15 @@ LeadByte lead_byte(uint8_t b) {
   return {0};
 }
 
-/// The first two bytes of an encoded surrogate. They are ill-formed already, but Python's incremental decoder
-/// waits for the third byte, and the golden stream pieces were made with it.
+/// The first two bytes of an encoded surrogate. They are ill-formed already, but Python's
+/// incremental decoder waits for the third byte, and the golden stream pieces were made with it.
 bool is_surrogate_prefix(std::string_view bytes) {
-  return bytes.size() == 2 && byte_at(bytes, 0) == 0xED && byte_at(bytes, 1) >= 0xA0 && byte_at(bytes, 1) <= 0xBF;
+  return bytes.size() == 2 && byte_at(bytes, 0) == 0xED && byte_at(bytes, 1) >= 0xA0 &&
+         byte_at(bytes, 1) <= 0xBF;
 }
 
-/// Appends the settled part of `bytes` and returns how many bytes that were. The rest, at most three bytes, is
-/// the prefix of a character; with `more_may_come` also that of a surrogate.
+/// Appends the settled part of `bytes` and returns how many bytes that were. The rest, at most
+/// three bytes, is the prefix of a character; with `more_may_come` also that of a surrogate.
 size_t append_settled(std::string& out, std::string_view bytes, bool more_may_come) {
   size_t i = 0;
   while (i < bytes.size()) {
@@ -49,7 +50,8 @@ size_t append_settled(std::string& out, std::string_view bytes, bool more_may_co
     const Utf8Step step = decode_utf8(bytes.substr(i));
     if (step.status == Utf8Status::incomplete) break;
     if (more_may_come && is_surrogate_prefix(bytes.substr(i))) break;
-    out.append(step.status == Utf8Status::well_formed ? bytes.substr(i, step.length) : kReplacement);
+    out.append(step.status == Utf8Status::well_formed ? bytes.substr(i, step.length)
+                                                      : kReplacement);
     i += step.length;
   }
   return i;
@@ -122,8 +124,6 @@ std::string Utf8Stream::push(std::string_view bytes) {
   return out;
 }
 
-std::string Utf8Stream::flush() {
-  return sanitize_utf8(std::exchange(pending_, {}));
-}
+std::string Utf8Stream::flush() { return sanitize_utf8(std::exchange(pending_, {})); }
 
 }  // namespace cedar::model

@@ -1,7 +1,7 @@
 #pragma once
-// UTF-8 by the rules of the Unicode standard: no overlong forms, no surrogates, nothing above U+10FFFF.
-// An ill-formed stretch is replaced per maximal subpart, which is what WHATWG decoders, Rust's lossy
-// conversion and Python's "replace" do (spec/chat.md 1.3).
+// UTF-8 by the rules of the Unicode standard: no overlong forms, no surrogates, nothing above
+// U+10FFFF. An ill-formed stretch is replaced per maximal subpart, which is what WHATWG decoders,
+// Rust's lossy conversion and Python's "replace" do (spec/chat.md 1.3).
 
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@ enum class Utf8Status : uint8_t {
 };
 
 struct Utf8Step {
-  char32_t code = 0;   // of a well-formed character only
+  char32_t code = 0;    // of a well-formed character only
   uint32_t length = 0;  // bytes, 1..4
   Utf8Status status = Utf8Status::well_formed;
 };
@@ -32,8 +32,9 @@ bool is_utf8(std::string_view text);
 /// Replaces each maximal ill-formed part by U+FFFD.
 std::string sanitize_utf8(std::string_view bytes);
 
-/// Bytes in, well-formed text out: a character that is cut at the end of one piece waits for the next one.
-/// At most three bytes are held back. The outputs join to sanitize_utf8 of the joined inputs.
+/// Bytes in, well-formed text out: a character that is cut at the end of one piece waits for the
+/// next one. At most three bytes are held back. The outputs join to sanitize_utf8 of the joined
+/// inputs.
 class Utf8Stream {
  public:
   /// The text that is settled once `bytes` are known.

@@ -21,7 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         text.substr(0, 200)}) {
     const auto ids = (*tokenizer)->encode(sample);
     for (TokenId id : ids) CEDAR_ASSERT((*tokenizer)->contains(id), std::to_string(id));
-    (void)(*tokenizer)->decode(ids);
+    CEDAR_ASSERT((*tokenizer)->decode(ids) == model::sanitize_utf8(sample),
+                 "the text came back changed");
   }
   return 0;
 }

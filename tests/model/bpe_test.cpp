@@ -45,7 +45,8 @@ TEST(Bpe, EqualsTheStatedRuleOnRandomVocabularies) {
     std::map<std::pair<TokenId, TokenId>, bool> seen;
     std::vector<TokenId> tokens = {'a', 'b', 'c'};
     for (int r = 0; r < 40; ++r) {
-      const TokenId left = tokens[random() % tokens.size()], right = tokens[random() % tokens.size()];
+      const TokenId left = tokens[random() % tokens.size()],
+                    right = tokens[random() % tokens.size()];
       if (seen[{left, right}]) continue;
       seen[{left, right}] = true;
       const bool shared = !rules.empty() && random() % 4 == 0;

@@ -17,7 +17,9 @@ namespace cedar::model {
 inline std::string golden_path(const std::string& name) {
   return std::string(CEDAR_SOURCE_DIR) + "/tests/golden/" + name;
 }
-inline std::string release_tokenizer_path() { return golden_path("release-tokenizer/tokenizer.json"); }
+inline std::string release_tokenizer_path() {
+  return golden_path("release-tokenizer/tokenizer.json");
+}
 inline std::string mini_tokenizer_path() { return golden_path("mini/tokenizer.json"); }
 inline std::string demo_tokenizer_path() {
   return std::string(CEDAR_SOURCE_DIR) + "/config/demo/tokenizer.json";
@@ -34,7 +36,8 @@ inline std::vector<nlohmann::ordered_json> read_json_lines(const std::string& pa
   std::ifstream file(path);
   EXPECT_TRUE(file.good()) << path;
   std::vector<nlohmann::ordered_json> lines;
-  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::ordered_json::parse(line));
+  for (std::string line; std::getline(file, line);)
+    lines.push_back(nlohmann::ordered_json::parse(line));
   return lines;
 }
 

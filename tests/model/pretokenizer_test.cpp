@@ -1,5 +1,5 @@
-// The hand-written splitter against a small backtracking matcher that follows the regexes word by word, and
-// the compiled classes against their source.
+// The hand-written splitter against a small backtracking matcher that follows the regexes word by
+// word, and the compiled classes against their source.
 
 #include "model/pretokenizer.h"
 
@@ -38,10 +38,11 @@ Predicate one_of(const std::u32string& set) {
 }
 
 /// End of the match of atoms[k..] at `at`, trying the longest repetition first.
-std::optional<size_t> match_from(const Alternative& alternative, size_t k, const Codes& text, size_t at) {
+std::optional<size_t> match_from(const Alternative& alternative, size_t k, const Codes& text,
+                                 size_t at) {
   if (k == alternative.atoms.size()) {
-    const bool blocked = alternative.no_blank_start_after && at < text.size() &&
-                         !has_class(kWhiteSpace)(text[at]);
+    const bool blocked =
+        alternative.no_blank_start_after && at < text.size() && !has_class(kWhiteSpace)(text[at]);
     return blocked ? std::nullopt : std::optional(at);
   }
   const Atom& atom = alternative.atoms[k];
@@ -55,7 +56,8 @@ std::optional<size_t> match_from(const Alternative& alternative, size_t k, const
 }
 
 /// Behaviour "Isolated": matches and the gaps between them.
-std::vector<Codes> split_by(const std::vector<Alternative>& regex, const std::vector<Codes>& parts) {
+std::vector<Codes> split_by(const std::vector<Alternative>& regex,
+                            const std::vector<Codes>& parts) {
   std::vector<Codes> out;
   for (const Codes& text : parts) {
     Codes gap;
@@ -88,7 +90,9 @@ std::vector<Codes> reference_split(const Codes& text) {
   const Predicate cjk = [](Code c) {
     return (c >= U'一' && c <= U'龥') || (c >= 0x3040 && c <= U'ゟ') || (c >= U'゠' && c <= U'ヿ');
   };
-  const Predicate ascii_letter = [](Code c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); };
+  const Predicate ascii_letter = [](Code c) {
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+  };
   const Predicate word_prefix = [](Code c) {
     return c != '\r' && c != '\n' && (char_class(c) & (kLetter | kPunctuationSymbol)) == 0;
   };
@@ -131,7 +135,8 @@ std::vector<std::string> expected(const Codes& text) {
 }
 
 TEST(UnicodeClasses, EqualTheGoldenTables) {
-  const auto golden = nlohmann::json::parse(read_file(golden_path("tokenizer/unicode_classes.json")));
+  const auto golden =
+      nlohmann::json::parse(read_file(golden_path("tokenizer/unicode_classes.json")));
   const auto table = [&golden](const char* name) {
     std::vector<bool> member(0x110000);
     for (const auto& range : golden.at(name)) {
@@ -139,14 +144,16 @@ TEST(UnicodeClasses, EqualTheGoldenTables) {
     }
     return member;
   };
-  const auto letters = table("L"), letters_marks = table("LM"), numbers = table("N"), punctuation = table("PS"),
-             blanks = table("WS"), cjk = table("CJK");
+  const auto letters = table("L"), letters_marks = table("LM"), numbers = table("N"),
+             punctuation = table("PS"), blanks = table("WS"), cjk = table("CJK");
   for (Code c = 0; c < 0x110000; ++c) {
     const uint8_t cls = char_class(c);
     ASSERT_EQ((cls & kLetter) != 0, letters[c]) << std::hex << static_cast<uint32_t>(c);
-    ASSERT_EQ((cls & (kLetter | kMark)) != 0, letters_marks[c]) << std::hex << static_cast<uint32_t>(c);
+    ASSERT_EQ((cls & (kLetter | kMark)) != 0, letters_marks[c])
+        << std::hex << static_cast<uint32_t>(c);
     ASSERT_EQ((cls & kNumber) != 0, numbers[c]) << std::hex << static_cast<uint32_t>(c);
-    ASSERT_EQ((cls & kPunctuationSymbol) != 0, punctuation[c]) << std::hex << static_cast<uint32_t>(c);
+    ASSERT_EQ((cls & kPunctuationSymbol) != 0, punctuation[c])
+        << std::hex << static_cast<uint32_t>(c);
     ASSERT_EQ((cls & kWhiteSpace) != 0, blanks[c]) << std::hex << static_cast<uint32_t>(c);
     ASSERT_EQ((cls & kCjkRun) != 0, cjk[c]) << std::hex << static_cast<uint32_t>(c);
     ASSERT_EQ((cls & kNewline) != 0, c == '\r' || c == '\n');
@@ -163,13 +170,21 @@ TEST(Pretokenizer, CutsAsTheSpecificationSays) {
   EXPECT_EQ(split("x \r\n\n y"), (Pieces{"x", " \r\n\n", " y"}));
   EXPECT_EQ(split("it's ok!!\n\nB"), (Pieces{"it", "'s", " ok", "!!\n\n", "B"}));
   EXPECT_EQ(split("カナ・中文a"), (Pieces{"カナ", "・", "中文", "a"}));
-  EXPECT_EQ(split("\x01\x02" "a\x03"), (Pieces{"\x01", "\x02" "a", "\x03"}));
+  EXPECT_EQ(split("\x01\x02"
+                  "a\x03"),
+            (Pieces{"\x01",
+                    "\x02"
+                    "a",
+                    "\x03"}));
 }
 
 TEST(Pretokenizer, EqualsABacktrackingMatcher) {
-  // Something of every class, blanks of several lengths, both newlines, marks, astral letters and symbols.
+  // Something of every class, blanks of several lengths, both newlines, marks, astral letters and
+  // symbols.
   const Codes alphabet =
-      U"  \t\n\r\u00A0\u3000\u2028aZé\u0301\u0483中カ・゠〇ー1٣½²Ⅷ.'!_$€…😀𝔘\u200B\u0001\uFEFF\U000E0100";
+      U"  "
+      U"\t\n\r\u00A0\u3000\u2028aZé\u0301\u0483中カ・゠〇ー1٣½²Ⅷ.'!_$"
+      U"€…😀𝔘\u200B\u0001\uFEFF\U000E0100";
   std::mt19937 random(7);
   for (int round = 0; round < 30000; ++round) {
     Codes text(random() % 14, U' ');

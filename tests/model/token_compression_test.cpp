@@ -22,12 +22,12 @@ TEST(FoldTokenText, FollowsTheReferenceChain) {
   EXPECT_EQ(fold_token_text("Hello"), "hello");
   EXPECT_EQ(fold_token_text(" café"), "cafe");
   EXPECT_EQ(fold_token_text("CAFE\u0301"), "cafe");
-  EXPECT_EQ(fold_token_text("ﬁle"), "file");        // compatibility decomposition
+  EXPECT_EQ(fold_token_text("ﬁle"), "file");  // compatibility decomposition
   EXPECT_EQ(fold_token_text("Ⅷ½"), "viii1⁄2");
-  EXPECT_EQ(fold_token_text("İ"), "i");              // the dot is a mark and goes before lower-casing
-  EXPECT_EQ(fold_token_text("ΑΣ"), "ασ");            // no final sigma: characters are lowered one by one
+  EXPECT_EQ(fold_token_text("İ"), "i");    // the dot is a mark and goes before lower-casing
+  EXPECT_EQ(fold_token_text("ΑΣ"), "ασ");  // no final sigma: characters are lowered one by one
   EXPECT_EQ(fold_token_text("한"), "\u1112\u1161\u11AB");
-  EXPECT_EQ(fold_token_text("कि"), "क");             // spacing marks are combining marks too
+  EXPECT_EQ(fold_token_text("कि"), "क");  // spacing marks are combining marks too
   EXPECT_EQ(fold_token_text("a \t\r\n b"), "a b");
   EXPECT_EQ(fold_token_text("\u00A0x\u2003"), "x");
   EXPECT_EQ(fold_token_text("\u0085x\u2028"), "x");  // stripped although never collapsed
@@ -75,8 +75,8 @@ TEST(TokenCompression, RefusesAnotherCount) {
   EXPECT_THAT(map.error().context, testing::HasSubstr("1010"));
 }
 
-// The digest is that of the map computed with Python's unicodedata 14.0 from the same rules; the reference
-// names the count alone. Another Unicode version that moved one token would change it.
+// The digest is that of the map computed with Python's unicodedata 14.0 from the same rules; the
+// reference names the count alone. Another Unicode version that moved one token would change it.
 TEST(TokenCompression, ReproducesTheReleasesMap) {
   const auto tokenizer = load_tokenizer(release_tokenizer_path());
   ASSERT_TRUE(tokenizer);

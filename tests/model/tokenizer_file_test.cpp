@@ -41,10 +41,12 @@ TEST_F(TokenizerFileTest, RefusesOtherPipelines) {
   refuse("/normalizer", {{"type", "NFC"}}, "normalizer.type");
   refuse("/normalizer/normalizers", {{{"type", "NFC"}}}, "normalizer.normalizers");
   refuse("/pre_tokenizer/type", "Whitespace", "pre_tokenizer.type");
-  refuse("/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\p{N}", "pretokenizers[0].pattern.Regex");
+  refuse("/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\p{N}",
+         "pretokenizers[0].pattern.Regex");
   refuse("/pre_tokenizer/pretokenizers/1/behavior", "Removed", "pretokenizers[1].behavior");
   refuse("/pre_tokenizer/pretokenizers/2/invert", true, "pretokenizers[2].invert");
-  refuse("/pre_tokenizer/pretokenizers/3/add_prefix_space", true, "pretokenizers[3].add_prefix_space");
+  refuse("/pre_tokenizer/pretokenizers/3/add_prefix_space", true,
+         "pretokenizers[3].add_prefix_space");
   refuse("/pre_tokenizer/pretokenizers/3/use_regex", true, "pretokenizers[3].use_regex");
   refuse("/pre_tokenizer/pretokenizers", json::array(), "3 Split steps");
   refuse("/post_processor", {{"type", "TemplateProcessing"}}, "post_processor.type");
@@ -69,14 +71,24 @@ TEST_F(TokenizerFileTest, RefusesBrokenVocabularies) {
   refuse([](json& f) { f["model"]["merges"][3] = "a"; }, "model.merges[3]");
   refuse([](json& f) { f["model"]["merges"][3] = "a b c"; }, "model.merges[3]");
   refuse([](json& f) { f["model"]["merges"][3] = "q q"; }, "\"qq\" is not in the vocabulary");
-  refuse([](json& f) { f["model"]["merges"][3] = f["model"]["merges"][0]; }, "repeats the pair of merge 0");
+  refuse([](json& f) { f["model"]["merges"][3] = f["model"]["merges"][0]; },
+         "repeats the pair of merge 0");
   refuse([](json& f) { f["model"].erase("merges"); }, "model.merges");
   refuse([](json& f) { f["added_tokens"][0]["lstrip"] = true; }, "added_tokens[0].lstrip");
-  refuse([](json& f) { f["added_tokens"][0]["single_word"] = true; }, "added_tokens[0].single_word");
+  refuse([](json& f) { f["added_tokens"][0]["single_word"] = true; },
+         "added_tokens[0].single_word");
   refuse([](json& f) { f["added_tokens"][0]["content"] = ""; }, "added_tokens[0].content");
   refuse([](json& f) { f["added_tokens"][4]["content"] = "<think>"; }, "listed twice");
   refuse([](json& f) { f["added_tokens"][4]["id"] = 1225; }, "already belongs to");
   refuse([](json& f) { f["added_tokens"][0]["id"] = 7; }, "among the added tokens");
+  refuse(
+      [](json& f) {
+        f["added_tokens"][3] = {{"id", f["model"]["vocab"]["Ġt"]},
+                                {"content", "Ġt"},
+                                {"special", false},
+                                {"normalized", true}};
+      },
+      "stands for other bytes");
   refuse([](json& f) { f["added_tokens"][0].erase("special"); }, "added_tokens[0].special");
 }
 
@@ -99,7 +111,8 @@ TEST_F(TokenizerFileTest, ReadsMergesAsPairsToo) {
   const auto pairs = read_tokenizer_file(file_.dump());
   ASSERT_TRUE(expected && pairs);
   ASSERT_EQ(pairs->merges.size(), expected->merges.size());
-  for (size_t i = 0; i < pairs->merges.size(); ++i) EXPECT_EQ(pairs->merges[i].result, expected->merges[i].result);
+  for (size_t i = 0; i < pairs->merges.size(); ++i)
+    EXPECT_EQ(pairs->merges[i].result, expected->merges[i].result);
 }
 
 std::vector<TokenId> with(std::vector<TokenId> ids, TokenId last) {
@@ -107,11 +120,15 @@ std::vector<TokenId> with(std::vector<TokenId> ids, TokenId last) {
   return ids;
 }
 
-// An added token that is matched before normalisation wins over an earlier one that is matched after it.
+// An added token that is matched before normalisation wins over an earlier one that is matched
+// after it.
 TEST_F(TokenizerFileTest, AddedTokensAreMatchedInTwoPasses) {
-  file_["added_tokens"].push_back({{"id", 1300}, {"content", "#ab"}, {"special", false}, {"normalized", true}});
-  file_["added_tokens"].push_back({{"id", 1301}, {"content", "bcd"}, {"special", false}, {"normalized", false}});
-  file_["added_tokens"].push_back({{"id", 1302}, {"content", "bcde"}, {"special", false}, {"normalized", false}});
+  file_["added_tokens"].push_back(
+      {{"id", 1300}, {"content", "#ab"}, {"special", false}, {"normalized", true}});
+  file_["added_tokens"].push_back(
+      {{"id", 1301}, {"content", "bcd"}, {"special", false}, {"normalized", false}});
+  file_["added_tokens"].push_back(
+      {{"id", 1302}, {"content", "bcde"}, {"special", false}, {"normalized", false}});
   const auto tokenizer = Tokenizer::parse(file_.dump());
   ASSERT_TRUE(tokenizer) << tokenizer.error().message();
   const auto before = (*tokenizer)->encode("#a");

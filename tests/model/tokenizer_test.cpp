@@ -21,7 +21,8 @@ std::string from_hex(const std::string& hex) {
 }
 
 /// Joined pieces and flush of the incremental decoder.
-std::string stream(const std::shared_ptr<const Tokenizer>& tokenizer, const Ids& ids, bool skip_special) {
+std::string stream(const std::shared_ptr<const Tokenizer>& tokenizer, const Ids& ids,
+                   bool skip_special) {
   TokenTextStream text(tokenizer, skip_special);
   std::string joined;
   for (const TokenId id : ids) joined += text.push(id);
@@ -107,7 +108,8 @@ TEST(Tokenizer, AddedTokensInTextAreTextWhenMatchingIsOff) {
   const auto tokenizer = load_tokenizer(demo_tokenizer_path());
   ASSERT_TRUE(tokenizer);
   const std::string text = "a<｜User｜>b</think><｜end▁of▁sentence｜>";
-  for (const TokenId id : tokenizer->encode(text, /*added_tokens=*/false)) EXPECT_FALSE(tokenizer->is_added(id));
+  for (const TokenId id : tokenizer->encode(text, /*added_tokens=*/false))
+    EXPECT_FALSE(tokenizer->is_added(id));
   EXPECT_EQ(tokenizer->decode(tokenizer->encode(text, false)), text);
   EXPECT_THAT(tokenizer->encode(text), testing::Contains(1));
 }
@@ -119,7 +121,8 @@ TEST(TokenTextStream, HoldsIncompleteCharacters) {
   Ids byte_tokens;
   for (const char b : std::string("😀")) {
     for (TokenId id = 0; id < tokenizer->size(); ++id) {
-      if (!tokenizer->is_added(id) && tokenizer->token_bytes(id) == std::string(1, b)) byte_tokens.push_back(id);
+      if (!tokenizer->is_added(id) && tokenizer->token_bytes(id) == std::string(1, b))
+        byte_tokens.push_back(id);
     }
   }
   ASSERT_EQ(byte_tokens.size(), 4u);
@@ -138,15 +141,14 @@ TEST(Tokenizer, RandomTextSurvivesAndRandomBytesAreSanitised) {
   const auto tokenizer = load_tokenizer(demo_tokenizer_path());
   ASSERT_TRUE(tokenizer);
   std::mt19937 random(5);
-  const std::vector<std::string> words = {"<think>", "</think>", "<｜User｜>", "ticket", " ", "\n\n", "12345", "中文",
-                                          "é", "😀", "\xFF", "\xE4\xBD", "<", "｜", "\0", "'s"};
+  const std::vector<std::string> words = {
+      "<think>", "</think>", "<｜User｜>", "ticket",   " ", "\n\n", "12345", "中文",
+      "é",       "😀",        "\xFF",       "\xE4\xBD", "<", "｜",   "\0",    "'s"};
   for (int round = 0; round < 4000; ++round) {
     std::string bytes;
     for (size_t n = random() % 10; n > 0; --n) {
-      if (random() % 3 == 0)
-        bytes += static_cast<char>(random() % 256);
-      else
-        bytes += words[random() % words.size()];
+      if (random() % 3 == 0) bytes += static_cast<char>(random() % 256);
+      else bytes += words[random() % words.size()];
     }
     for (const bool added : {true, false}) {
       const Ids ids = tokenizer->encode(bytes, added);
@@ -163,7 +165,8 @@ TEST(Tokenizer, RandomIdsStreamToTheirDecode) {
     Ids ids(random() % 12);
     // Mostly small ids: the single bytes are among them.
     for (TokenId& id : ids) id = static_cast<TokenId>(random() % (random() % 4 == 0 ? 4096 : 260));
-    for (const bool skip : {true, false}) ASSERT_EQ(stream(tokenizer, ids, skip), tokenizer->decode(ids, skip));
+    for (const bool skip : {true, false})
+      ASSERT_EQ(stream(tokenizer, ids, skip), tokenizer->decode(ids, skip));
   }
 }
 
@@ -171,7 +174,8 @@ TEST(Tokenizer, LongPiecesTakeReasonableTime) {
   const auto tokenizer = load_tokenizer(demo_tokenizer_path());
   ASSERT_TRUE(tokenizer);
   // One piece each: quadratic merging would take minutes.
-  for (const std::string& text : {std::string(300000, ' '), std::string(300000, 'a'), std::string(300000, '=')}) {
+  for (const std::string& text :
+       {std::string(300000, ' '), std::string(300000, 'a'), std::string(300000, '=')}) {
     EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
   }
 }
