@@ -16,6 +16,11 @@ namespace {
 // work this many times (about 20 us) before it sleeps.
 constexpr int kSpins = 4000;
 
+// Fields of ThreadPool::state_.
+constexpr uint32_t kMembers = 0x3ff;  // workers inside the job
+constexpr uint32_t kOpen = 0x400;     // the job may be joined
+constexpr uint32_t kJob = 0x800;      // one job number
+
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -25,14 +30,14 @@ inline void relax() {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
-  CEDAR_ASSERT(threads >= 1, std::to_string(threads));
+  CEDAR_ASSERT(threads >= 1 && threads <= static_cast<int>(kMembers), std::to_string(threads));
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { worker_loop(); });
 }
 
 ThreadPool::~ThreadPool() {
   stop_.store(true, std::memory_order_release);
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
+  state_.fetch_add(kJob, std::memory_order_release);
+  state_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -49,16 +54,23 @@ void ThreadPool::parallel_for(int64_t count, int64_t grain, const RangeFn& fn) {
   count_ = count;
   grain_ = grain;
   next_.store(0, std::memory_order_relaxed);
-  busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
+  const uint32_t job = (state_.load(std::memory_order_relaxed) & ~(kOpen | kMembers)) + kJob;
+  state_.store(job | kOpen, std::memory_order_release);
+  state_.notify_all();
   run_ranges();
-  for (int spins = 0; busy_.load(std::memory_order_acquire) != 0; ++spins) {
-    relax();
-    if (spins > kSpins) {
-      const int busy = busy_.load(std::memory_order_acquire);
-      if (busy != 0) busy_.wait(busy, std::memory_order_acquire);
+  state_.fetch_and(~kOpen, std::memory_order_relaxed);
+  wait_for_members();
+}
+
+void ThreadPool::wait_for_members() {
+  uint32_t state = state_.load(std::memory_order_acquire);
+  for (int spins = 0; (state & kMembers) != 0; ++spins) {
+    if (spins < kSpins) {
+      relax();
+    } else {
+      state_.wait(state, std::memory_order_acquire);
     }
+    state = state_.load(std::memory_order_acquire);
   }
 }
 
@@ -70,17 +82,32 @@ void ThreadPool::run_ranges() {
   }
 }
 
+bool ThreadPool::join_job(uint32_t state) {
+  const uint32_t job = state & ~(kOpen | kMembers);
+  while ((state & kOpen) != 0 && (state & ~(kOpen | kMembers)) == job) {
+    if (state_.compare_exchange_weak(state, state + 1, std::memory_order_acquire)) return true;
+  }
+  return false;
+}
+
 void ThreadPool::worker_loop() {
-  uint32_t seen = 0;
+  uint32_t seen = 0;  // job number of the last job looked at
   for (;;) {
-    for (int spins = 0; epoch_.load(std::memory_order_acquire) == seen; ++spins) {
-      relax();
-      if (spins > kSpins) epoch_.wait(seen, std::memory_order_acquire);
+    uint32_t state = state_.load(std::memory_order_acquire);
+    for (int spins = 0; (state & ~(kOpen | kMembers)) == seen; ++spins) {
+      if (spins < kSpins) {
+        relax();
+      } else {
+        state_.wait(state, std::memory_order_acquire);
+      }
+      state = state_.load(std::memory_order_acquire);
     }
-    ++seen;
+    seen = state & ~(kOpen | kMembers);
     if (stop_.load(std::memory_order_acquire)) return;
+    if (!join_job(state)) continue;
     run_ranges();
-    if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_one();
+    const uint32_t before = state_.fetch_sub(1, std::memory_order_release);
+    if ((before & kMembers) == 1) state_.notify_all();
   }
 }
 

@@ -29,14 +29,18 @@ class ThreadPool {
  private:
   void worker_loop();
   void run_ranges();
+  bool join_job(uint32_t state);
+  void wait_for_members();
 
   std::vector<std::thread> workers_;
-  const RangeFn* fn_ = nullptr;  // published by the release store to epoch_
+  const RangeFn* fn_ = nullptr;  // the job's fields are published by the release store to state_
   int64_t count_ = 0;
   int64_t grain_ = 1;
   std::atomic<int64_t> next_{0};
-  std::atomic<int> busy_{0};        // workers that have not finished the current epoch
-  std::atomic<uint32_t> epoch_{0};  // a new value starts a job; workers wait on it
+  /// Job number, whether it may still be joined, and how many workers are inside. A worker that wakes after the
+  /// job was closed never joins it, so the caller waits only for those that took a share: a processor busy
+  /// with something else costs its share, not a stall.
+  std::atomic<uint32_t> state_{0};
   std::atomic<bool> stop_{false};
 };
 
