@@ -169,27 +169,40 @@ void list_keys(const PagedRows& keys, int64_t sequence, int64_t first, int64_t c
   }
 }
 
+/// Pointers to the keys [first, first + kIndexTile) of a group, as far as there are any; returns how many.
+int64_t tile_keys(const IndexScoreParams& p, const Group& g, int64_t first, const uint8_t** out) {
+  const int64_t count = std::clamp<int64_t>(g.keys - first, 0, kIndexTile);
+  const int64_t sequence = p.sequences[g.first_row];
+  if (g.columns == nullptr) {
+    list_keys(p.keys, sequence, first, count, out);
+  } else {
+    for (int64_t i = 0; i < count; ++i) out[i] = p.keys.row(sequence, g.columns[first + i]);
+  }
+  return count;
+}
+
 void score_tile(const RowKernels& k, const IndexScoreParams& p, const IndexQueryRow* rows, const Group& g,
                 int64_t first, uint8_t* scratch) {
   const uint8_t* keys[kIndexTile];
+  // A tile reads its keys in one burst and then computes for long: the next burst can come in meanwhile.
+  const int64_t next = tile_keys(p, g, first + kIndexTile, keys);
+  for (int64_t i = 0; i < next; ++i) {
+    for (int64_t at = 0; at < p.keys.row_bytes; at += 64) __builtin_prefetch(keys[i] + at);
+  }
   IndexTile tile;
+  tile.keys = tile_keys(p, g, first, keys);
   tile.key_rows = keys;
-  tile.keys = std::min(kIndexTile, g.keys - first);
   tile.heads = p.heads;
   tile.columns = p.columns;
   tile.round_bf16 = p.mode == IndexScoreMode::bf16;
   tile.scratch = scratch;
   tile.row_count = g.row_count;
-  const int64_t sequence = p.sequences[g.first_row];
   if (g.columns == nullptr) {
-    list_keys(p.keys, sequence, first, tile.keys, keys);
     tile.first = first;
     tile.rows = rows + g.first_row;
     k.index_tile(tile);
     return;
   }
-  const int32_t* columns = g.columns + first;
-  for (int64_t i = 0; i < tile.keys; ++i) keys[i] = p.keys.row(sequence, columns[i]);
   float found[kIndexTile];
   IndexQueryRow row = rows[g.first_row];
   float* scores = row.scores;
@@ -197,7 +210,7 @@ void score_tile(const RowKernels& k, const IndexScoreParams& p, const IndexQuery
   row.visible = tile.keys;
   tile.rows = &row;
   k.index_tile(tile);
-  for (int64_t i = 0; i < tile.keys; ++i) scores[columns[i]] = found[i];
+  for (int64_t i = 0; i < tile.keys; ++i) scores[g.columns[first + i]] = found[i];
 }
 
 }  // namespace
