@@ -10,6 +10,7 @@ using Command = int (*)(int argc, char** argv);
 int run_generate(int argc, char** argv);
 int run_bench_kernels(int argc, char** argv);
 int run_inspect(int argc, char** argv);
+int run_verify(int argc, char** argv);
 
 // Builds with CEDAR_CLUSTER only.
 int run_serve(int argc, char** argv);

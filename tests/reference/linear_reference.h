@@ -13,33 +13,30 @@
 
 namespace cedar::reference {
 
-/// The weight's values [out, in].
-inline std::vector<double> weight_values(const kernels::WeightView& w) {
+/// Element [n, k] of the weight.
+inline double weight_value(const kernels::WeightView& w, int64_t n, int64_t k) {
   using kernels::WeightFormat;
+  const int64_t at = n * w.in + k;
+  switch (w.format) {
+    case WeightFormat::bf16:
+      return static_cast<double>(static_cast<float>(static_cast<const Bf16*>(w.data)[at]));
+    case WeightFormat::f32: return static_cast<double>(static_cast<const float*>(w.data)[at]);
+    case WeightFormat::fp8_block32:
+      return e4m3_value(static_cast<const uint8_t*>(w.data)[at]) *
+             e8m0_value(w.scales[n / 32 * (w.in / 32) + k / 32]);
+    case WeightFormat::fp4_group32: {
+      const int byte = static_cast<const uint8_t*>(w.data)[at / 2];
+      const int code = k % 2 == 0 ? byte & 15 : byte >> 4;
+      return e2m1_value(code) * e8m0_value(w.scales[n * (w.in / 32) + k / 32]);
+    }
+  }
+  return 0;
+}
+
+inline std::vector<double> weight_values(const kernels::WeightView& w) {
   std::vector<double> values;
   for (int64_t n = 0; n < w.out; ++n) {
-    for (int64_t k = 0; k < w.in; ++k) {
-      const int64_t at = n * w.in + k;
-      switch (w.format) {
-        case WeightFormat::bf16:
-          values.push_back(
-              static_cast<double>(static_cast<float>(static_cast<const Bf16*>(w.data)[at])));
-          break;
-        case WeightFormat::f32:
-          values.push_back(static_cast<double>(static_cast<const float*>(w.data)[at]));
-          break;
-        case WeightFormat::fp8_block32:
-          values.push_back(e4m3_value(static_cast<const uint8_t*>(w.data)[at]) *
-                           e8m0_value(w.scales[n / 32 * (w.in / 32) + k / 32]));
-          break;
-        case WeightFormat::fp4_group32: {
-          const int byte = static_cast<const uint8_t*>(w.data)[at / 2];
-          const int code = k % 2 == 0 ? byte & 15 : byte >> 4;
-          values.push_back(e2m1_value(code) * e8m0_value(w.scales[n * (w.in / 32) + k / 32]));
-          break;
-        }
-      }
-    }
+    for (int64_t k = 0; k < w.in; ++k) values.push_back(weight_value(w, n, k));
   }
   return values;
 }

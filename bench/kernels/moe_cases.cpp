@@ -1,0 +1,192 @@
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <string>
+
+#include "bench/kernels/bench_data.h"
+#include "bench/kernels/cases.h"
+#include "kernels/moe.h"
+#include "tests/reference/linear_reference.h"
+
+namespace cedar::bench {
+namespace {
+
+using kernels::KernelContext;
+using kernels::WeightFormat;
+
+constexpr int64_t kD = 5120, kInner = 2304, kTop = 6;
+// 16 of the release's 384 experts: 300 MB, and no cache holds the six that one row needs.
+constexpr int64_t kExperts = 16;
+
+struct Expert {
+  CheckpointWeight w1, w3, w2;
+};
+
+struct MoeData {
+  std::vector<Expert> checkpoint;  // the routed experts, then the shared one
+  std::vector<kernels::ExpertWeights> packed;
+  std::vector<Bf16> x, y;
+  std::vector<uint8_t> codes, scales;
+  std::vector<int32_t> experts;
+  std::vector<float> weights;
+  kernels::MoeExpertsParams params;
+};
+
+std::string verify_row(const MoeData& data) {
+  const auto row = static_cast<size_t>(data.params.rows - 1);
+  const auto d = static_cast<size_t>(kD), top = static_cast<size_t>(kTop);
+  const std::span<const Bf16> x(data.x.data() + row * d, d);
+  std::vector<double> want(d, 0.0);
+  const auto add = [&](const Expert& e, double weight) {
+    const auto y = reference::expert({e.w1.view, e.w3.view, e.w2.view}, x, weight, 10.0);
+    for (size_t i = 0; i < d; ++i) want[i] += static_cast<double>(static_cast<float>(y[i]));
+  };
+  for (size_t i = row * top; i < (row + 1) * top; ++i) {
+    add(data.checkpoint[static_cast<size_t>(data.experts[i])],
+        static_cast<double>(data.weights[i]));
+  }
+  add(data.checkpoint.back(), 1.0);
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < d; ++i) {
+    const double got = static_cast<double>(static_cast<float>(data.y[row * d + i]));
+    difference += (got - want[i]) * (got - want[i]);
+    norm += want[i] * want[i];
+  }
+  const double error = std::sqrt(difference / norm);
+  // Rounding to bf16 alone is 0.0017; a few flipped codes of the inner quantiser add to it.
+  return error < 5e-3 ? std::string() : "relative L2 of the last row is " + std::to_string(error);
+}
+
+Result<Prepared> prepare_experts(KernelContext& ctx, int64_t rows) {
+  auto data = std::make_shared<MoeData>();
+  for (int64_t e = 0; e <= kExperts; ++e) {
+    const auto format = e < kExperts ? WeightFormat::fp4_group32 : WeightFormat::fp8_block32;
+    const auto seed = static_cast<uint64_t>(3 * e);
+    Expert expert{random_weight(format, kInner, kD, seed),
+                  random_weight(format, kInner, kD, seed + 1),
+                  random_weight(format, kD, kInner, seed + 2)};
+    kernels::ExpertWeights packed;
+    CEDAR_TRY(packed.w1, kernels::pack_weight(ctx, expert.w1.view));
+    CEDAR_TRY(packed.w3, kernels::pack_weight(ctx, expert.w3.view));
+    CEDAR_TRY(packed.w2, kernels::pack_weight(ctx, expert.w2.view));
+    data->checkpoint.push_back(std::move(expert));
+    data->packed.push_back(std::move(packed));
+  }
+  data->x = random_bf16(rows * kD, 2);
+  data->y.resize(data->x.size());
+  data->codes.resize(data->x.size());
+  data->scales.resize(data->x.size() / 32);
+  kernels::QuantizeQ8Params q;
+  q.x = data->x.data();
+  q.x_stride = q.columns = kD;
+  q.rows = rows;
+  q.out = {data->codes.data(), data->scales.data()};
+  CEDAR_CHECK_OK(kernels::quantize_q8(ctx, q));
+
+  Random random(7);
+  std::set<int32_t> used;
+  for (int64_t row = 0; row < rows; ++row) {
+    std::set<int32_t> chosen;
+    while (chosen.size() < static_cast<size_t>(kTop))
+      chosen.insert(static_cast<int32_t>(random.below(kExperts)));
+    data->experts.insert(data->experts.end(), chosen.begin(), chosen.end());
+    used.insert(chosen.begin(), chosen.end());
+  }
+  data->weights.assign(static_cast<size_t>(rows * kTop), 0.25f);
+
+  kernels::MoeExpertsParams& p = data->params;
+  p.xq = q.out;
+  p.experts = data->experts.data();
+  p.weights = data->weights.data();
+  p.routed = std::span(data->packed).first(static_cast<size_t>(kExperts));
+  p.shared = &data->packed.back();
+  p.clamp = 10;
+  p.y = data->y.data();
+  p.rows = rows;
+  p.d = kD;
+  p.top = kTop;
+
+  Prepared prepared;
+  prepared.run = [data, &ctx] { return kernels::moe_experts(ctx, data->params); };
+  prepared.verify = [data] { return verify_row(*data); };
+  const auto expert_bytes = [](const kernels::ExpertWeights& e) {
+    return static_cast<double>(e.w1.bytes() + e.w3.bytes() + e.w2.bytes());
+  };
+  prepared.bytes = static_cast<double>(used.size()) * expert_bytes(data->packed.front()) +
+                   expert_bytes(data->packed.back()) + static_cast<double>(rows * kD * 3);
+  prepared.flops = 2.0 * 3 * static_cast<double>(rows * (kTop + 1) * kD * kInner);
+  prepared.bound = rows < 16 ? Bound::memory : Bound::bf16;
+  return prepared;
+}
+
+struct GateData {
+  CheckpointWeight checkpoint;
+  kernels::PackedWeight packed;
+  std::vector<Bf16> x;
+  std::vector<float> bias, weights;
+  std::vector<int32_t> experts;
+  kernels::MoeGateParams params;
+};
+
+std::string verify_gate(const GateData& data) {
+  const int64_t row = data.params.rows - 1;
+  const std::span<const Bf16> x(data.x.data() + row * kD, static_cast<size_t>(kD));
+  const auto want =
+      reference::route(reference::linear(data.checkpoint.view, x), data.bias, kTop, 1.5);
+  for (int64_t i = 0; i < kTop; ++i) {
+    const auto at = static_cast<size_t>(row * kTop + i), j = static_cast<size_t>(i);
+    if (data.experts[at] != want.experts[j]) return "another expert at place " + std::to_string(i);
+    if (std::fabs(static_cast<double>(data.weights[at]) - want.weights[j]) > 1e-5) {
+      return "weight " + std::to_string(i) + " is " + std::to_string(data.weights[at]);
+    }
+  }
+  return {};
+}
+
+Result<Prepared> prepare_gate(KernelContext& ctx, int64_t rows) {
+  constexpr int64_t kGateExperts = 384;
+  auto data = std::make_shared<GateData>();
+  data->checkpoint = random_weight(WeightFormat::bf16, kGateExperts, kD, 1);
+  CEDAR_TRY(data->packed, kernels::pack_weight(ctx, data->checkpoint.view));
+  data->x = random_bf16(rows * kD, 2);
+  data->bias.assign(static_cast<size_t>(kGateExperts), 0.1f);
+  data->weights.resize(static_cast<size_t>(rows * kTop));
+  data->experts.resize(data->weights.size());
+  kernels::MoeGateParams& p = data->params;
+  p.x = data->x.data();
+  p.gate = &data->packed;
+  p.bias = data->bias.data();
+  p.experts = data->experts.data();
+  p.weights = data->weights.data();
+  p.rows = rows;
+  p.d = kD;
+  p.expert_count = kGateExperts;
+  p.top = kTop;
+  p.route_scale = 1.5f;
+  Prepared prepared;
+  prepared.run = [data, &ctx] { return kernels::moe_gate(ctx, data->params); };
+  prepared.verify = [data] { return verify_gate(*data); };
+  prepared.bytes = static_cast<double>(data->packed.bytes() + rows * kD * 2);
+  prepared.flops = 2.0 * static_cast<double>(rows * kD * kGateExperts);
+  prepared.bound = rows < 32 ? Bound::memory : Bound::bf16;
+  return prepared;
+}
+
+}  // namespace
+
+std::vector<Case> moe_cases() {
+  std::vector<Case> cases;
+  for (const int64_t rows : {1, 64, 512}) {
+    cases.push_back({"moe_gate", "384 experts, rows " + std::to_string(rows) + ", cached",
+                     [rows](KernelContext& ctx) { return prepare_gate(ctx, rows); }});
+  }
+  for (const int64_t rows : {1, 8, 64, 512}) {
+    cases.push_back({"moe_experts", "5120 x 2304, 6 of 16 + shared, rows " + std::to_string(rows),
+                     [rows](KernelContext& ctx) { return prepare_experts(ctx, rows); }});
+  }
+  return cases;
+}
+
+}  // namespace cedar::bench
