@@ -10,6 +10,10 @@ constexpr int kLanes = 8;
 [[gnu::always_inline]] inline __m256 fused_or_plain(__m256 a, __m256 b, __m256 c) {
   return _mm256_fmadd_ps(a, b, c);
 }
+[[gnu::always_inline]] inline __m256i widen_u16(const uint16_t* p) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+[[gnu::always_inline]] inline __m256 square_root(__m256 x) { return _mm256_sqrt_ps(x); }
 }  // namespace
 }  // namespace cedar::kernels::cpu
 
@@ -84,12 +88,14 @@ const void* decode_panel(WeightFormat format, const uint8_t* codes, const uint8_
 }
 
 void multiply(WeightFormat, const void* panel, const float* panel_scales, int64_t groups,
-              const uint16_t* const* x, int64_t x_offset, int64_t rows, float* acc) {
+              const uint16_t* const* x, int64_t x_offset, int64_t rows, float* acc, const uint8_t*,
+              int64_t) {
   multiply_f32(static_cast<const float*>(panel), panel_scales, groups, x, x_offset, rows, acc);
 }
 
-constexpr IsaKernels kKernels = {decode_panel, multiply,        nullptr,          quantize_q8_row,
-                                 widen_q8_row, store_bf16_tile, add_rounded_tile, gated_q8_tile};
+constexpr IsaKernels kKernels = {decode_panel,     multiply,      nullptr,
+                                 quantize_q8_row,  widen_q8_row,  store_bf16_tile,
+                                 add_rounded_tile, gated_q8_tile, route_scores_row};
 
 }  // namespace
 

@@ -17,22 +17,10 @@ constexpr float kQ8Floor = 1e-4f;
 CEDAR_VEC VecU e8m0_bits(VecU byte) {
   const VecU shifted = byte << 23;
   const VecU smallest = splat_bits(0x00400000u);
-  return select(shifted > smallest, shifted, smallest);
+  return shifted > smallest ? shifted : smallest;
 }
 
 // --- Q8 -------------------------------------------------------------------------------------------------
-
-/// E8M0 byte of a group whose largest |x| has the float bits `magnitude`. Infinity and NaN give 255.
-CEDAR_VEC uint32_t q8_scale_byte(uint32_t magnitude) {
-  float amax;
-  std::memcpy(&amax, &magnitude, sizeof amax);
-  if (magnitude >= 0x7f800000u) return 255;
-  if (amax < kQ8Floor) amax = kQ8Floor;
-  const float t = amax * kReciprocal448;
-  uint32_t u;
-  std::memcpy(&u, &t, sizeof u);
-  return (u >> 23) + ((u & 0x7fffffu) != 0 ? 1u : 0u);
-}
 
 /// Codes in the low byte of each lane (spec/model.md 2.1: nearest even, saturating, NaN kept).
 CEDAR_VEC VecU e4m3_codes(VecF x) {
@@ -41,9 +29,9 @@ CEDAR_VEC VecU e4m3_codes(VecF x) {
   const VecU normal = ((magnitude + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20) - (120u << 3);
   // Below 2^-6 the grid is 2^-9: adding 2^14 makes that the float's last place.
   const VecU subnormal = bits(floats(magnitude) + 16384.0f) - 0x46800000u;
-  VecU code = select(magnitude < 0x3c800000u, subnormal, normal);
-  code = select(magnitude >= 0x43e00000u, splat_bits(0x7eu), code);
-  code = select(magnitude > 0x7f800000u, splat_bits(0x7fu), code);
+  VecU code = (magnitude < 0x3c800000u ? subnormal : normal);
+  code = (magnitude >= 0x43e00000u ? splat_bits(0x7eu) : code);
+  code = (magnitude > 0x7f800000u ? splat_bits(0x7fu) : code);
   return code | ((u >> 24) & 0x80u);
 }
 
@@ -52,25 +40,33 @@ CEDAR_VEC VecF e4m3_values(VecU code) {
   const VecU normal = (magnitude << 20) + (120u << 23);
   const VecU subnormal =
       bits(__builtin_convertvector(reinterpret_cast<VecI>(magnitude), VecF) * 0.001953125f);
-  VecU value = select(magnitude < 8u, subnormal, normal);
-  value = select(magnitude == 0x7fu, splat_bits(0x7fc00000u), value);
+  VecU value = (magnitude < 8u ? subnormal : normal);
+  value = (magnitude == 0x7fu ? splat_bits(0x7fc00000u) : value);
   return floats(value | ((code & 0x80u) << 24));
+}
+
+/// E8M0 bytes of groups whose largest |x| have these float bits. Infinity and NaN give 255.
+CEDAR_VEC VecU q8_scale_bytes(VecU magnitude) {
+  const VecF amax = floats(magnitude) > kQ8Floor ? floats(magnitude) : splat(kQ8Floor);
+  const VecU t = bits(amax * kReciprocal448);
+  // A comparison is -1 where it holds.
+  const VecU byte = (t >> 23) - reinterpret_cast<VecU>((t & 0x7fffffu) != 0u);
+  return magnitude >= 0x7f800000u ? splat_bits(255) : byte;
 }
 
 void quantize_q8_row(const uint16_t* x, int64_t columns, uint8_t* codes, uint8_t* scales) {
   for (int64_t group = 0; group < columns / kGroupIn; ++group) {
     const uint16_t* in = x + group * kGroupIn;
-    uint32_t largest = 0;
-    VecU most = {};
+    VecU largest = {};
     for (int i = 0; i < kGroupIn; i += kLanes) {
       const VecU magnitude = bits(load_bf16(in + i)) & 0x7fffffffu;
-      most = select(magnitude > most, magnitude, most);
+      largest = magnitude > largest ? magnitude : largest;
     }
-    for (int lane = 0; lane < kLanes; ++lane) largest = most[lane] > largest ? most[lane] : largest;
-    const uint32_t byte = q8_scale_byte(largest);
-    scales[group] = static_cast<uint8_t>(byte);
+    // The same in every lane: the scale then needs no way through a scalar register.
+    const VecU byte = q8_scale_bytes(largest_of_lanes(largest));
+    scales[group] = static_cast<uint8_t>(byte[0]);
     // 1 / 2^(byte - 127); byte 255 gives NaN, and with it NaN codes.
-    const VecF inverse = floats(splat_bits(byte == 255 ? 0x7fc00000u : (254u - byte) << 23));
+    const VecF inverse = floats(byte == 255u ? splat_bits(0x7fc00000u) : (254u - byte) << 23);
     for (int i = 0; i < kGroupIn; i += kLanes) {
       const VecU code = e4m3_codes(load_bf16(in + i) * inverse);
       store(codes + group * kGroupIn + i, __builtin_convertvector(code, VecU8));
@@ -112,9 +108,9 @@ void gated_q8_tile(const float* gate, const float* up, float clamp, float weight
   for (int i = 0; i < kTileOut; i += kLanes) {
     VecF g = floats(rounded_to_bf16(load<VecF>(gate + i)));
     VecF u = floats(rounded_to_bf16(load<VecF>(up + i)));
-    g = select(g > clamp, splat(clamp), g);
-    u = select(u > clamp, splat(clamp), u);
-    u = select(u < -clamp, splat(-clamp), u);
+    g = (g > clamp ? splat(clamp) : g);
+    u = (u > clamp ? splat(clamp) : u);
+    u = (u < -clamp ? splat(-clamp) : u);
     const VecF silu = g / (1.0f + exp_approx(-g));
     store_as_bf16(hidden + i, silu * u * weight);
   }
@@ -122,6 +118,41 @@ void gated_q8_tile(const float* gate, const float* up, float clamp, float weight
   uint8_t scale;
   quantize_q8_row(hidden, kGroupIn, codes, &scale);
   widen_q8_row(codes, &scale, kGroupIn, out);
+}
+
+// --- the router's scores ------------------------------------------------------------------------------------
+
+/// log(1 + z), z >= 0, to about 3 ulp, also where 1 + z rounds to 1.
+CEDAR_VEC VecF log1p_approx(VecF z) {
+  const VecF u = 1.0f + z;
+  // u = 2^k m, m in [sqrt(1/2), sqrt(2)): 0x3f3504f3 is sqrt(1/2).
+  const VecU offset = bits(u) - 0x3f3504f3u;
+  const VecF k = __builtin_convertvector(reinterpret_cast<VecI>(offset) >> 23, VecF);
+  const VecF m = floats((offset & 0x7fffffu) + 0x3f3504f3u);
+  // log m = 2 artanh(s): the series ends below 1e-8 of the result, |s| <= 0.172.
+  const VecF s = (m - 1.0f) / (m + 1.0f);
+  const VecF s2 = s * s;
+  VecF series = splat(1.0f / 9.0f);
+  series = fused_or_plain(series, s2, splat(1.0f / 7.0f));
+  series = fused_or_plain(series, s2, splat(1.0f / 5.0f));
+  series = fused_or_plain(series, s2, splat(1.0f / 3.0f));
+  series = fused_or_plain(series, s2, splat(1.0f));
+  const VecF log_u = fused_or_plain(k, splat(0.693147181f), 2.0f * s * series);
+  // u lost low bits of z; the ratio of z to what u kept puts them back.
+  return u == 1.0f ? z : log_u * (z / (u - 1.0f));
+}
+
+void route_scores_row(const float* gate, int64_t count, float* scores) {
+  const auto score = [](VecF v) {
+    return square_root(v > 20.0f ? v : log1p_approx(exp_approx(v)));
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(scores + i, VecF(score(load<VecF>(gate + i))));
+  if (i == count) return;
+  float rest[kLanes] = {};
+  std::memcpy(rest, gate + i, static_cast<size_t>(count - i) * sizeof *gate);
+  store(rest, VecF(score(load<VecF>(rest))));
+  std::memcpy(scores + i, rest, static_cast<size_t>(count - i) * sizeof *gate);
 }
 
 // --- multiply in fp32 vectors -----------------------------------------------------------------------------

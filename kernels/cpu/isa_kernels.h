@@ -27,7 +27,7 @@ struct IsaKernels {
   /// order do not depend on `rows`.
   void (*multiply)(WeightFormat format, const void* panel, const float* panel_scales,
                    int64_t groups, const uint16_t* const* x, int64_t x_offset, int64_t rows,
-                   float* acc);
+                   float* acc, const uint8_t* next_codes, int64_t next_bytes);
 
   /// For few rows: a whole tile without a panel, codes decoded in registers. The same sums as multiply's, bit
   /// for bit. False, and nothing done, where the panel is the better way. May be null.
@@ -46,6 +46,8 @@ struct IsaKernels {
   /// Between an expert's two linears, 32 columns: g = min(bf16(gate), clamp), u = bf16(up) clamped to
   /// +-clamp, out = Q8 round trip of bf16(silu(g) * u * weight).
   void (*gated_q8)(const float* gate, const float* up, float clamp, float weight, uint16_t* out);
+  /// scores[i] = sqrt(softplus(gate[i])), softplus(v) = v for v > 20 else log1p(exp v). May be in place.
+  void (*route_scores)(const float* gate, int64_t count, float* scores);
 };
 
 /// REQUIRES: cpu_supports(isa).

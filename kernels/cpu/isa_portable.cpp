@@ -1,5 +1,7 @@
 // IsaKernels for any x86-64-v2 processor: 128-bit vectors, codes decoded by table.
 
+#include <immintrin.h>
+
 #include <cstdint>
 
 namespace cedar::kernels::cpu {
@@ -7,6 +9,10 @@ namespace {
 constexpr int kLanes = 4;
 typedef float Lanes __attribute__((vector_size(4 * kLanes)));
 [[gnu::always_inline]] inline Lanes fused_or_plain(Lanes a, Lanes b, Lanes c) { return a * b + c; }
+[[gnu::always_inline]] inline __m128i widen_u16(const uint16_t* p) {
+  return _mm_cvtepu16_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+[[gnu::always_inline]] inline Lanes square_root(Lanes x) { return _mm_sqrt_ps(x); }
 }  // namespace
 }  // namespace cedar::kernels::cpu
 
@@ -88,12 +94,14 @@ const void* decode_panel(WeightFormat format, const uint8_t* codes, const uint8_
 }
 
 void multiply(WeightFormat, const void* panel, const float* panel_scales, int64_t groups,
-              const uint16_t* const* x, int64_t x_offset, int64_t rows, float* acc) {
+              const uint16_t* const* x, int64_t x_offset, int64_t rows, float* acc, const uint8_t*,
+              int64_t) {
   multiply_f32(static_cast<const float*>(panel), panel_scales, groups, x, x_offset, rows, acc);
 }
 
-constexpr IsaKernels kKernels = {decode_panel, multiply,        nullptr,          quantize_q8_row,
-                                 widen_q8_row, store_bf16_tile, add_rounded_tile, gated_q8_tile};
+constexpr IsaKernels kKernels = {decode_panel,     multiply,      nullptr,
+                                 quantize_q8_row,  widen_q8_row,  store_bf16_tile,
+                                 add_rounded_tile, gated_q8_tile, route_scores_row};
 
 }  // namespace
 

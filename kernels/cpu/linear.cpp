@@ -10,21 +10,26 @@
 namespace cedar::kernels::cpu {
 namespace {
 
-/// Row pointers for the formats that read bf16 activations. Rows whose length is no multiple of a group are
-/// copied, so that a multiply may read whole groups.
+/// Row pointers for the formats that read bf16 activations. Rows are copied where a multiply could not read
+/// whole groups, and where many rows would fall on the same sets of the L1 cache.
 std::span<const uint16_t*> bf16_rows(KernelContext& ctx, const LinearParams& p) {
   const int64_t in = p.weight->in;
   auto* pointers = ctx.arena->allocate<const uint16_t*>(p.rows);
-  const int64_t padded = align_up(in, kGroupIn);
-  uint16_t* copies = padded == in ? nullptr : ctx.arena->allocate<uint16_t>(p.rows * padded);
-  for (int64_t row = 0; row < p.rows; ++row) {
-    pointers[row] = bf16_bits(p.x + row * p.x_stride);
-    if (copies == nullptr) continue;
-    uint16_t* copy = copies + row * padded;
-    std::memcpy(copy, pointers[row], static_cast<size_t>(in) * sizeof *copy);
-    std::memset(copy + in, 0, static_cast<size_t>(padded - in) * sizeof *copy);
-    pointers[row] = copy;
+  const bool collide = p.rows >= 16 && p.x_stride * 2 % 4096 == 0;
+  if (in % kGroupIn == 0 && !collide) {
+    for (int64_t row = 0; row < p.rows; ++row) pointers[row] = bf16_bits(p.x + row * p.x_stride);
+    return {pointers, static_cast<size_t>(p.rows)};
   }
+  const int64_t stride = spread_stride(align_up(in, kGroupIn));
+  auto* copies = ctx.arena->allocate<uint16_t>(p.rows * stride);
+  ctx.pool->parallel_for(p.rows, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      uint16_t* copy = copies + row * stride;
+      std::memcpy(copy, p.x + row * p.x_stride, static_cast<size_t>(in) * sizeof *copy);
+      std::memset(copy + in, 0, static_cast<size_t>(stride - in) * sizeof *copy);
+      pointers[row] = copy;
+    }
+  });
   return {pointers, static_cast<size_t>(p.rows)};
 }
 

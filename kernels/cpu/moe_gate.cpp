@@ -1,21 +1,15 @@
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
+#include "kernels/cpu/isa_kernels.h"
 #include "kernels/cpu/linear_ops.h"
 
 namespace cedar::kernels::cpu {
 namespace {
 
-float sqrt_softplus(float v) { return std::sqrt(v > 20.0f ? v : std::log1p(std::exp(v))); }
-
-/// `scores` [experts] of one row: gate outputs on entry, unbiased scores afterwards. `selection` is scratch.
-void route_row(float* scores, const float* bias, float* selection, const MoeGateParams& p,
+/// `scores` [experts] of one row, unbiased. `selection` [experts] is scratch.
+void route_row(const float* scores, const float* bias, float* selection, const MoeGateParams& p,
                int32_t* experts, float* weights) {
-  for (int64_t e = 0; e < p.expert_count; ++e) {
-    scores[e] = sqrt_softplus(scores[e]);
-    selection[e] = scores[e] + bias[e];
-  }
+  for (int64_t e = 0; e < p.expert_count; ++e) selection[e] = scores[e] + bias[e];
   // Insertion into a list of `top`: strictly greater keeps the lower expert in front on a tie.
   int64_t filled = 0;
   for (int64_t e = 0; e < p.expert_count; ++e) {
@@ -36,6 +30,7 @@ void route_row(float* scores, const float* bias, float* selection, const MoeGate
 
 Status moe_gate(KernelContext& ctx, const MoeGateParams& p) {
   const ArenaScope scope(*ctx.arena);
+  const IsaKernels& isa = isa_kernels(ctx.isa);
   auto* scores = ctx.arena->allocate<float>(p.rows * p.expert_count);
   auto* selection = ctx.arena->allocate<float>(p.rows * p.expert_count);
   LinearParams gate;
@@ -50,9 +45,10 @@ Status moe_gate(KernelContext& ctx, const MoeGateParams& p) {
   ctx.pool->parallel_for(p.rows, 4, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const bool image = p.image_mask != nullptr && p.image_mask[row] != 0;
-      route_row(scores + row * p.expert_count, image ? p.bias_image : p.bias,
-                selection + row * p.expert_count, p, p.experts + row * p.top,
-                p.weights + row * p.top);
+      float* row_scores = scores + row * p.expert_count;
+      isa.route_scores(row_scores, p.expert_count, row_scores);
+      route_row(row_scores, image ? p.bias_image : p.bias, selection + row * p.expert_count, p,
+                p.experts + row * p.top, p.weights + row * p.top);
     }
   });
   return {};

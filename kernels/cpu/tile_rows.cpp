@@ -48,8 +48,10 @@ void tile_rows(const IsaKernels& isa, const PackedWeight& weight, int64_t tile,
     const void* decoded = isa.decode_panel(
         weight.format, codes + group * block_bytes(weight.format),
         scales + group * block_scale_bytes(weight.format), count, panel, panel_scales);
-    isa.multiply(weight.format, decoded, panel_scales, count, x.data(), group * kGroupIn, rows,
-                 acc);
+    const int64_t next = std::min(kPanelGroups, groups - group - count);
+    isa.multiply(weight.format, decoded, panel_scales, count, x.data(), group * kGroupIn, rows, acc,
+                 codes + (group + count) * block_bytes(weight.format),
+                 next * block_bytes(weight.format));
   }
 }
 
@@ -62,13 +64,14 @@ int64_t tile_grain(const PackedWeight& weight, int64_t rows) {
 
 std::span<const uint16_t*> widen_rows(KernelContext& ctx, const IsaKernels& isa, const Q8Rows& xq,
                                       int64_t rows, int64_t columns) {
-  auto* wide = ctx.arena->allocate<uint16_t>(rows * columns);
+  const int64_t stride = spread_stride(columns);
+  auto* wide = ctx.arena->allocate<uint16_t>(rows * stride);
   auto* pointers = ctx.arena->allocate<const uint16_t*>(rows);
   ctx.pool->parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      pointers[row] = wide + row * columns;
+      pointers[row] = wide + row * stride;
       isa.widen_q8(xq.codes + row * columns, xq.scales + row * (columns / kQ8Group), columns,
-                   wide + row * columns);
+                   wide + row * stride);
     }
   });
   return {pointers, static_cast<size_t>(rows)};

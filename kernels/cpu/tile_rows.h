@@ -32,6 +32,12 @@ void tile_rows(const IsaKernels& isa, const PackedWeight& weight, int64_t tile,
 /// Tiles a thread should take at once so that the pool's overhead (about 1 us) stays small.
 int64_t tile_grain(const PackedWeight& weight, int64_t rows);
 
+/// Elements between rows of bf16 scratch: an odd number of cache lines, so that the rows a multiply reads together
+/// do not fall on the same sets of the L1 cache. REQUIRES: columns % 32 == 0.
+inline int64_t spread_stride(int64_t columns) {
+  return columns / kGroupIn % 2 == 0 ? columns + kGroupIn : columns;
+}
+
 /// Row pointers to Q8 rows dequantised into the context's arena. bf16(code * scale) is exact, so sums of
 /// products of these values are the specification's scaled sums.
 std::span<const uint16_t*> widen_rows(KernelContext& ctx, const IsaKernels& isa, const Q8Rows& xq,

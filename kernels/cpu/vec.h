@@ -1,6 +1,6 @@
 // Vectors of kLanes floats in GCC/Clang vector extensions, for files that are compiled once per instruction
-// set. The including file defines kLanes (4, 8 or 16) and fused_or_plain() before. Not a public header: every
-// function has internal linkage on purpose.
+// set. The including file defines before it: kLanes (4, 8 or 16); fused_or_plain(a, b, c), a * b + c rounded once or
+// twice; widen_u16(p), kLanes uint16_t as 32-bit lanes; square_root(x). Every function has internal linkage on purpose.
 
 #pragma once
 
@@ -35,17 +35,34 @@ CEDAR_VEC VecU splat_bits(uint32_t x) { return x - VecU{}; }
 CEDAR_VEC VecU bits(VecF x) { return reinterpret_cast<VecU>(x); }
 CEDAR_VEC VecF floats(VecU x) { return reinterpret_cast<VecF>(x); }
 
-/// mask lanes are all ones or all zeros.
-CEDAR_VEC VecU select(VecI mask, VecU yes, VecU no) {
-  const VecU m = reinterpret_cast<VecU>(mask);
-  return (yes & m) | (no & ~m);
-}
-CEDAR_VEC VecF select(VecI mask, VecF yes, VecF no) {
-  return floats(select(mask, bits(yes), bits(no)));
+CEDAR_VEC VecF load_bf16(const uint16_t* p) {
+  return floats(reinterpret_cast<VecU>(widen_u16(p)) << 16);
 }
 
-CEDAR_VEC VecF load_bf16(const uint16_t* p) {
-  return floats(__builtin_convertvector(load<VecU16>(p), VecU) << 16);
+/// Every lane: the largest of all lanes. A template so that only the branch of V's size is compiled.
+template <class V>
+CEDAR_VEC V largest_of_lanes(V v) {
+  V turned;
+  if constexpr (sizeof(V) == 64) {
+    turned = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+    v = turned > v ? turned : v;
+    turned = __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+    v = turned > v ? turned : v;
+    turned = __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+    v = turned > v ? turned : v;
+    turned = __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+  } else if constexpr (sizeof(V) == 32) {
+    turned = __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3);
+    v = turned > v ? turned : v;
+    turned = __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5);
+    v = turned > v ? turned : v;
+    turned = __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6);
+  } else {
+    turned = __builtin_shufflevector(v, v, 2, 3, 0, 1);
+    v = turned > v ? turned : v;
+    turned = __builtin_shufflevector(v, v, 1, 0, 3, 2);
+  }
+  return turned > v ? turned : v;
 }
 
 /// Round to nearest even, in the high half of each lane. NaN stays a quiet NaN.
@@ -53,7 +70,7 @@ CEDAR_VEC VecU rounded_to_bf16(VecF x) {
   const VecU u = bits(x);
   const VecU rounded = u + 0x7fffu + ((u >> 16) & 1u);
   const VecI nan = (u & 0x7fffffffu) > 0x7f800000u;
-  return select(nan, u | 0x00400000u, rounded) & 0xffff0000u;
+  return (nan ? u | 0x00400000u : rounded) & 0xffff0000u;
 }
 CEDAR_VEC void store_as_bf16(uint16_t* p, VecF x) {
   store(p, __builtin_convertvector(rounded_to_bf16(x) >> 16, VecU16));
@@ -61,8 +78,8 @@ CEDAR_VEC void store_as_bf16(uint16_t* p, VecF x) {
 
 /// exp to about 2 ulp. Arguments are clamped to [-87, 88]; NaN stays NaN.
 CEDAR_VEC VecF exp_approx(VecF x) {
-  x = select(x > 88.0f, splat(88.0f), x);
-  x = select(x < -87.0f, splat(-87.0f), x);
+  x = x > 88.0f ? splat(88.0f) : x;
+  x = x < -87.0f ? splat(-87.0f) : x;
   // x = n ln2 + r, |r| <= ln2 / 2. Adding 1.5 * 2^23 rounds n to an integer in the low mantissa bits.
   const VecF shifted = fused_or_plain(x, splat(1.44269504f), splat(12582912.0f));
   const VecF n = shifted - 12582912.0f;
