@@ -33,12 +33,21 @@ class SharedAttention {
   void publish(LayerId owner, const SharedTopk& topk) { topk_[owner] = topk; }
   void publish(LayerId owner, const SharedCandidates& pool) { candidates_[owner] = pool; }
 
+  /// For verification: every reader of `owner`, the owner included, gets this value whatever the owner
+  /// publishes.
+  void pin(LayerId owner, const SharedTopk& topk) { pinned_topk_[owner] = topk; }
+  void pin(LayerId owner, const SharedCandidates& pool) { pinned_candidates_[owner] = pool; }
+
   /// Errors: internal, naming reader and owner.
   Result<SharedKv> kv(LayerId reader, LayerId owner) const { return get(kv_, "KV", reader, owner); }
   Result<SharedTopk> topk(LayerId reader, LayerId owner) const {
+    const auto pinned = pinned_topk_.find(owner);
+    if (pinned != pinned_topk_.end()) return pinned->second;
     return get(topk_, "top-k list", reader, owner);
   }
   Result<SharedCandidates> candidates(LayerId reader, LayerId owner) const {
+    const auto pinned = pinned_candidates_.find(owner);
+    if (pinned != pinned_candidates_.end()) return pinned->second;
     return get(candidates_, "candidate pool", reader, owner);
   }
 
@@ -58,6 +67,8 @@ class SharedAttention {
   std::map<LayerId, SharedKv> kv_;
   std::map<LayerId, SharedTopk> topk_;
   std::map<LayerId, SharedCandidates> candidates_;
+  std::map<LayerId, SharedTopk> pinned_topk_;
+  std::map<LayerId, SharedCandidates> pinned_candidates_;
 };
 
 }  // namespace cedar::engine

@@ -11,6 +11,7 @@ void check_manifest(Session& session);
 void check_selection(Session& session);
 void check_stages(Session& session);
 void check_runs(Session& session);
+void check_guided(Session& session);
 void check_decode(Session& session);
 void check_drafts(Session& session);
 void check_vision(Session& session);

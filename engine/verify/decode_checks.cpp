@@ -2,13 +2,27 @@
 // index keys shows.
 
 #include <algorithm>
+#include <limits>
 
 #include "engine/verify/checks.h"
+#include "engine/verify/guided_run.h"
 #include "engine/verify/runs.h"
 #include "engine/verify/selection.h"
 
 namespace cedar::engine::verify {
 namespace {
+
+/// What a step recorded of one scoring layer.
+struct Recorded {
+  const model::LayerPlan* plan = nullptr;
+  int64_t columns = 0;
+  const TensorView* score = nullptr;
+  const TensorView* topk = nullptr;
+  Lists list() const { return {integers(*topk), topk->shape[0]}; }
+  Scores scores() const { return {score->as<float>().data(), columns}; }
+};
+
+using Pools = std::vector<std::vector<uint32_t>>;
 
 class DecodeRun {
  public:
@@ -18,30 +32,69 @@ class DecodeRun {
 
   void run() {
     const int64_t steps = file_.steps(base_);
-    if (steps == 0) return;
-    const model::ModelConfig& config = session_.config();
-    auto sequence =
-        OpenSequence::open(session_.runner(behaviour_), prompt_.length() + steps);
-    if (!sequence) return session_.report().fail(kDecodeLogits, base_, sequence.error());
-    recorder_.keep_layers(config.hc_mult * config.hidden_size);
-    if (auto prefill = sequence->run(prompt_.tokens); !prefill) {
-      return session_.report().fail(kDecodeLogits, base_ + "prefill", prefill.error());
-    }
+    auto run = GuidedRun::open(session_, behaviour_, prompt_.length() + steps);
+    if (!run) return session_.report().fail(kDecodeLogits, base_, run.error());
+    const auto prefill = run->step(prompt_.tokens, prefill_guide(session_, prompt_));
+    if (!prefill) return session_.report().fail(kDecodeLogits, base_ + "prefill", prefill.error());
     for (int64_t step = 0; step < steps; ++step) {
       name_ = base_ + "step" + std::to_string(step) + ".";
       const TensorView* token = file_.tensor(name_ + "token_in", DType::i32, {1});
       if (token == nullptr) {
         return session_.report().fail(kDecodeLogits, name_ + "token_in", "there is no such tensor");
       }
-      recorder_.clear();
-      auto output = sequence->run({token->as<int32_t>()[0]}, false, &recorder_);
+      read_step(prompt_.length() + step + 1);
+      const auto output = run->step({token->as<int32_t>()[0]}, guide_);
       if (!output) return session_.report().fail(kDecodeLogits, name_, output.error());
-      check_step(output->logits.back(), prompt_.length() + step + 1);
+      check_step(output->logits.back(), run->recorder());
     }
   }
 
  private:
-  void check_step(const std::vector<float>& logits, int64_t tokens) {
+  /// Collects the step's recorded choices, checks them on their recorded scores, and makes the guide.
+  void read_step(int64_t tokens) {
+    guide_ = {};
+    recorded_.clear();
+    Pools pools = {{}};
+    for (const model::LayerPlan& plan : session_.model().plan.layers) {
+      if (!plan.scores() || tokens / plan.ratio == 0) continue;
+      Recorded r;
+      r.plan = &plan;
+      r.columns = tokens / plan.ratio;
+      const std::string base = name_ + "layer" + std::to_string(plan.id);
+      r.score = file_.tensor(base + ".score", DType::f32, {r.columns});
+      r.topk = file_.tensor(base + ".topk", DType::i32,
+                            {std::min(session_.config().index_topk, r.columns)});
+      recorded_.push_back(r);
+      if (r.topk != nullptr) guide_.lists[plan.id] = r.list();
+      if (plan.makes_candidates && r.score != nullptr) {
+        pools = allowed_pools(session_.config(), r.scores().values, r.columns);
+        guide_.pools[plan.id] = pools.front();
+      }
+      if (r.topk == nullptr || r.score == nullptr) continue;
+      if (plan.uses_candidates && pools.front().empty()) continue;
+      check_on_scores(base + ".topk", r, plan.uses_candidates ? pools : Pools{{}});
+    }
+  }
+
+  /// The pool that the reference read is not recorded: it is one of `pools`, and guides the step.
+  void check_on_scores(const std::string& what, const Recorded& r, const Pools& pools) {
+    Lists closest;
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (const std::vector<uint32_t>& pool : pools) {
+      auto found = topk_of(session_.ctx(), r.scores().values, 1, r.columns, r.list().width, pool);
+      if (!found) return session_.report().fail(kDecodeTopkOnScores, what, found.error());
+      const ListDifference d = compare_lists(*found, r.list(), r.scores(), 0);
+      if (d.unexcused_entries >= least) continue;
+      least = d.unexcused_entries;
+      closest = std::move(*found);
+      if (r.plan->uses_candidates) {
+        guide_.pools[*session_.config().candidate_source_layer_id] = pool;
+      }
+    }
+    check_lists(session_.report(), kDecodeTopkOnScores, what, closest, r.list(), r.scores(), 0);
+  }
+
+  void check_step(const std::vector<float>& logits, Recorder& recorder) {
     const model::ModelConfig& config = session_.config();
     const TensorView* expected = file_.tensor(name_ + "logits", DType::f32, {config.vocab_size});
     if (expected != nullptr) {
@@ -49,47 +102,35 @@ class DecodeRun {
                               name_ + "logits");
     }
     for (const LayerTensor& entry : file_.layer_tensors(name_, "out")) {
+      if (!session_.has_layer(entry.layer)) continue;
       const TensorView* out =
           file_.tensor(entry.name, DType::bf16, {config.hc_mult, config.hidden_size});
-      if (out == nullptr || !session_.has_layer(entry.layer)) continue;
+      if (out == nullptr) continue;
       session_.report().check(kDecodeLayers,
-                              relative_l2(recorder_.layers[entry.layer], floats(*out)), entry.name);
+                              relative_l2(recorder.layers[entry.layer], floats(*out)), entry.name);
     }
-    std::vector<uint32_t> pool;
-    for (LayerId layer = 0; layer < session_.layer_count(); ++layer) {
-      const model::LayerPlan& plan = session_.model().plan.layers[static_cast<size_t>(layer)];
-      if (plan.scores() && tokens / plan.ratio > 0) check_selected(plan, tokens / plan.ratio, pool);
-    }
+    for (const Recorded& r : recorded_) check_selected(r, recorder);
   }
 
-  /// `pool` is made from the recorded scores of its owner and read by later layers.
-  void check_selected(const model::LayerPlan& plan, int64_t columns, std::vector<uint32_t>& pool) {
-    const std::string base = name_ + "layer" + std::to_string(plan.id);
-    const int64_t k = std::min(session_.config().index_topk, columns);
+  void check_selected(const Recorded& r, Recorder& recorder) {
+    const LayerId layer = r.plan->id;
+    const std::string base = name_ + "layer" + std::to_string(layer);
+    const ScoreTable& scores = recorder.scores[layer];
     Report& report = session_.report();
-    const TensorView* score = file_.tensor(base + ".score", DType::f32, {columns});
-    const TensorView* topk = file_.tensor(base + ".topk", DType::i32, {k});
-    if (score != nullptr) {
-      check_scores(report, kDecodeScores, base + ".score",
-                   score_rows(recorder_.scores[plan.id], 1, columns), floats(*score));
+    if (r.score != nullptr) {
+      check_scores(report, kDecodeScores, base + ".score", score_rows(scores, 1, r.columns),
+                   floats(*r.score));
     }
-    if (topk == nullptr) return;
-    const Lists expected{integers(*topk), k};
-    check_share(report, kDecodeTopk, base + ".topk", recorder_.topk[plan.id], expected);
-    if (score == nullptr) return;
-    const float* scores = score->as<float>().data();
-    kernels::KernelContext& ctx = session_.ctx();
-    if (plan.makes_candidates) {
-      auto made = pool_of(ctx, session_.config(), scores, {columns}, columns);
-      if (!made) return report.fail(kDecodeTopkOnScores, base, made.error());
-      pool = std::move(*made);
+    if (r.topk != nullptr) {
+      check_share(report, kDecodeTopk, base + ".topk", recorder.topk[layer], r.list(),
+                  scores.view());
     }
-    if (plan.uses_candidates && pool.empty()) return;
-    const auto found = topk_of(ctx, scores, 1, columns, k,
-                               plan.uses_candidates ? pool : std::vector<uint32_t>{});
-    if (!found) return report.fail(kDecodeTopkOnScores, base, found.error());
-    check_lists(report, kDecodeTopkOnScores, base + ".topk", *found, expected,
-                Scores{scores, columns}, 0);
+    const auto pool = guide_.pools.find(layer);
+    if (!r.plan->makes_candidates || pool == guide_.pools.end()) return;
+    check_pool_share(report, kDecodeCandidates, base + ".candidates",
+                     pool_rows(recorder.pools[layer], recorder.pool_words[layer], 1, r.columns),
+                     pool_rows(pool->second, std::ssize(pool->second), 1, r.columns), r.columns,
+                     session_.config().candidate_block_size, scores.view());
   }
 
   Session& session_;
@@ -98,7 +139,8 @@ class DecodeRun {
   Behaviour behaviour_;
   std::string base_;  // "p120.released."
   std::string name_;  // "p120.released.step1."
-  Recorder recorder_;
+  std::vector<Recorded> recorded_;
+  Guide guide_;
 };
 
 }  // namespace

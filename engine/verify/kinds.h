@@ -10,7 +10,7 @@ namespace cedar::engine::verify {
 enum class Measure : uint8_t {
   different,    // number of values that differ
   relative_l2,  // |a - b| / |b| over the whole tensor
-  bf16_steps,   // largest distance of one element, in steps of bf16 at the larger of the two
+  bf16_steps,   // largest distance of one element in steps of bf16 (compare.h)
   share,        // differing list entries / all list entries
 };
 
@@ -92,28 +92,32 @@ inline constexpr Kind kStageOpenGroup = within("stage.open_group", kStageLimit);
 inline constexpr Kind kStageMainHidden = within("stage.main_hidden", kMixLimit);
 inline constexpr Kind kStageHead = within("stage.head", kStageLimit);
 
-// --- whole runs
+// --- whole runs through the public runner
 inline constexpr Kind kRunLogits = within("run.logits", kWholeRunLimit);
-inline constexpr Kind kRunLayers = within("run.layer_out", kWholeRunLimit);
-inline constexpr Kind kRunWindow = within("run.window_kv", kWholeRunLimit);
-inline constexpr Kind kRunMainKv = within("run.main_kv", kWholeRunLimit);
-inline constexpr Kind kRunIndexKeys = within("run.index_k", kWholeRunLimit);
-inline constexpr Kind kRunOpenGroup = within("run.open_group", kWholeRunLimit);
-inline constexpr Kind kRunMainHidden = within("run.main_hidden", kWholeRunLimit);
-inline constexpr Kind kRunScores = within("run.index_scores", kWholeRunLimit);
-inline constexpr Kind kRunTopk = share("run.topk", kWholeRunLimit);
-inline constexpr Kind kRunCandidates = share("run.candidates", kWholeRunLimit);
-inline constexpr Kind kRunExperts = share("run.experts", kWholeRunLimit);
-inline constexpr Kind kRunExpertWeights = within("run.expert_weights", kWholeRunLimit);
 inline constexpr Kind kGreedyIds = equal("run.greedy_ids");
 inline constexpr Kind kGreedyLogits = within("run.greedy_logits", kWholeRunLimit);
 
-// --- decode: single steps on recorded tokens
+// --- whole runs that read recorded lists and pools (guided_run.h)
+inline constexpr Kind kGuidedLogits = within("guided.logits", kWholeRunLimit);
+inline constexpr Kind kGuidedLayers = within("guided.layer_out", kWholeRunLimit);
+inline constexpr Kind kGuidedWindow = within("guided.window_kv", kWholeRunLimit);
+inline constexpr Kind kGuidedMainKv = within("guided.main_kv", kWholeRunLimit);
+inline constexpr Kind kGuidedIndexKeys = within("guided.index_k", kWholeRunLimit);
+inline constexpr Kind kGuidedOpenGroup = within("guided.open_group", kWholeRunLimit);
+inline constexpr Kind kGuidedMainHidden = within("guided.main_hidden", kWholeRunLimit);
+inline constexpr Kind kGuidedScores = within("guided.index_scores", kWholeRunLimit);
+inline constexpr Kind kGuidedTopk = share("guided.topk", kWholeRunLimit);
+inline constexpr Kind kGuidedCandidates = share("guided.candidates", kWholeRunLimit);
+inline constexpr Kind kGuidedExperts = share("guided.experts", kWholeRunLimit);
+inline constexpr Kind kGuidedExpertWeights = within("guided.expert_weights", kWholeRunLimit);
+
+// --- decode: single steps on recorded tokens, guided
 inline constexpr Kind kDecodeTopkOnScores = equal("decode.topk_on_scores");
 inline constexpr Kind kDecodeLogits = within("decode.logits", kWholeRunLimit);
 inline constexpr Kind kDecodeLayers = within("decode.layer_out", kWholeRunLimit);
 inline constexpr Kind kDecodeScores = within("decode.index_scores", kWholeRunLimit);
 inline constexpr Kind kDecodeTopk = share("decode.topk", kWholeRunLimit);
+inline constexpr Kind kDecodeCandidates = share("decode.candidates", kWholeRunLimit);
 
 // --- dspark: the drafter on recorded hidden states, and behind a whole run
 inline constexpr Kind kDraftWindow = within("dspark.window_kv", kStageLimit);

@@ -20,8 +20,13 @@ void check_top_values(Session& session, GoldenFile& file, const Kind& kind,
 void check_scores(Report& report, const Kind& kind, const std::string& what,
                   std::vector<float> found, std::vector<float> expected);
 
-/// The share of recorded list entries that are missing.
+/// The share of recorded list entries that are missing, rows left out whose differing entries score within two
+/// bf16 steps of one another.
 void check_share(Report& report, const Kind& kind, const std::string& what, const Lists& found,
-                 const Lists& expected);
+                 const Lists& expected, const Scores& scores);
+/// The same of the kept blocks of candidate pools [rows, columns].
+void check_pool_share(Report& report, const Kind& kind, const std::string& what,
+                      const std::vector<int64_t>& found, const std::vector<int64_t>& expected,
+                      int64_t columns, int64_t block, const Scores& scores);
 
 }  // namespace cedar::engine::verify

@@ -24,6 +24,21 @@ std::vector<int64_t> visible_rows(int64_t rows, int64_t ratio);
 void check_lists(Report& report, const Kind& kind, const std::string& what, const Lists& found,
                  const Lists& expected, const Scores& scores, double steps);
 
+/// Kept blocks of every row of a pool [rows, columns], and every block's best score.
+Lists block_lists(const std::vector<int64_t>& pool, int64_t rows, int64_t columns, int64_t block);
+std::vector<float> block_scores(const Scores& scores, int64_t rows, int64_t columns, int64_t block);
+
+/// Candidate pools as one byte a column, [rows, columns]. Equal, or kept blocks that differ among block scores
+/// within `steps` bf16 steps, which are noted.
+void check_pools(Report& report, const Kind& kind, const std::string& what,
+                 const std::vector<int64_t>& found, const std::vector<int64_t>& expected,
+                 int64_t columns, int64_t block, const Scores& scores, double steps);
+/// Every pool that one row's scores allow when several blocks tie for the last places (the first: lower
+/// blocks first), at most kMostPools.
+constexpr size_t kMostPools = 64;
+std::vector<std::vector<uint32_t>> allowed_pools(const model::ModelConfig& config,
+                                                 const float* scores, int64_t columns);
+
 /// What the forward pass looks up for tokens at positions 0, 1 ...: [tokens, Engram layers, columns].
 Result<std::vector<int64_t>> engram_row_ids(Session& session, const std::vector<TokenId>& tokens);
 

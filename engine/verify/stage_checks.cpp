@@ -142,11 +142,29 @@ class StageChecks {
             std::vector<float>(state.pre, state.pre + v.pre_mix_in->elements()), v.pre_mix_out);
   }
 
+  /// The recorded list and pool are part of the input of the layers that read them: those that differ from
+  /// them only by a tie would otherwise show as an error of the attention.
+  void pin_recorded(LayerId layer) {
+    GoldenFile* selection = session_.golden().file("selection");
+    if (selection == nullptr || !plan(layer).scores()) return;
+    const int64_t columns = rows() / plan(layer).ratio;
+    const int64_t k = std::min(config().index_topk, columns);
+    const TensorView* list = selection->tensor(name_ + "topk", DType::i32, {rows(), k});
+    if (list != nullptr) frame_.shared.pin(layer, SharedTopk{upload(frame_.ctx(), list->as<int32_t>()), k});
+    if (!plan(layer).makes_candidates) return;
+    const TensorView* pool =
+        selection->tensor(prompt_.name + ".candidates", DType::boolean, {rows(), columns});
+    if (pool == nullptr) return;
+    const std::vector<uint32_t> words = pool_words(integers(*pool), columns);
+    frame_.shared.pin(layer, SharedCandidates{upload(frame_.ctx(), words), ceil_div(columns, 32)});
+  }
+
   void check_attention(LayerId layer, const LayerVectors& v) {
     // No scope: lists and pools that later layers read stay in the workspace.
     kernels::KernelContext& ctx = frame_.ctx();
     Bf16* u = input<Bf16>(ctx, *v.attn_in);
     Bf16* y = ctx.arena->allocate<Bf16>(v.attn_in->elements());
+    pin_recorded(layer);
     if (!succeeded(kStageAttention, "attn_out",
                    frame_.forward.attention(layer, frame_.batch, frame_.shared, u, y))) {
       return;
@@ -157,10 +175,9 @@ class StageChecks {
 
   void check_selected(LayerId layer) {
     GoldenFile* selection = session_.golden().file("selection");
-    if (selection == nullptr) return;
     const int64_t columns = rows() / plan(layer).ratio;
     const int64_t k = std::min(config().index_topk, columns);
-    if (columns == 0) return;
+    if (selection == nullptr || columns == 0) return;
     const ScoreTable& scores = frame_.recorder.scores[layer];
     const TensorView* expected = selection->tensor(name_ + "score", DType::f32, {rows(), columns});
     if (expected != nullptr) {
@@ -172,22 +189,14 @@ class StageChecks {
       check_lists(report(), kStageTopk, name_ + "topk", frame_.recorder.topk[layer],
                   Lists{integers(*list), k}, scores.view(), kTieSteps);
     }
-    if (plan(layer).makes_candidates) replace_pool(*selection, layer, columns);
-  }
-
-  /// Compares the pool, then hands the recorded one to the layers that read it: it is part of their input.
-  void replace_pool(GoldenFile& selection, LayerId layer, int64_t columns) {
-    const TensorView* expected =
-        selection.tensor(prompt_.name + ".candidates", DType::boolean, {rows(), columns});
-    if (expected == nullptr) return;
-    const std::vector<int64_t> found =
-        pool_rows(frame_.recorder.pools[layer], frame_.recorder.pool_words[layer], rows(), columns);
-    report().check(kStageCandidates, count_different(found, integers(*expected)),
-                   prompt_.name + ".candidates");
-    SharedCandidates pool;
-    pool.mask = upload(frame_.ctx(), pool_words(integers(*expected), columns));
-    pool.stride = ceil_div(columns, 32);
-    frame_.shared.publish(layer, pool);
+    if (!plan(layer).makes_candidates) return;
+    const TensorView* pool =
+        selection->tensor(prompt_.name + ".candidates", DType::boolean, {rows(), columns});
+    if (pool == nullptr) return;
+    check_pools(report(), kStageCandidates, prompt_.name + ".candidates",
+                pool_rows(frame_.recorder.pools[layer], frame_.recorder.pool_words[layer], rows(),
+                          columns),
+                integers(*pool), columns, config().candidate_block_size, scores.view(), kTieSteps);
   }
 
   void check_ffn(LayerId layer, const LayerVectors& v) {

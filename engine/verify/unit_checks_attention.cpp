@@ -132,7 +132,8 @@ void check_sparse_attention(Session& session, GoldenFile& file) {
   Report& report = session.report();
   if (!found) return report.fail(kSparseAttention, "sparse_attn", found.error());
   report.check(kSparseAttention, relative_l2(*found, floats(*out)), "sparse_attn.out");
-  report.check(kSparseAttentionSteps, worst_bf16_steps(*found, floats(*out)), "sparse_attn.out");
+  report.check(kSparseAttentionSteps, worst_bf16_steps(*found, floats(*out), dim),
+               "sparse_attn.out");
 }
 
 struct PoolSize {

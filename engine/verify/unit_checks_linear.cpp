@@ -93,9 +93,14 @@ void check_activations(Session& session, GoldenFile& file) {
 void check_e4m3_table(Session& session, GoldenFile& file) {
   const TensorView* table = file.tensor("e4m3_table", DType::f32, {256});
   if (table == nullptr) return;
-  std::vector<float> found;
-  for (int code = 0; code < 256; ++code) found.push_back(e4m3_to_float(static_cast<uint8_t>(code)));
-  session.report().check(kE4m3Table, count_different(found, floats(*table)), "e4m3_table");
+  std::vector<float> found, expected;
+  for (int code = 0; code < 256; ++code) {
+    // The recording's stand-in type has numbers only; the two NaN codes have none to compare.
+    if ((code & 0x7f) == 0x7f) continue;
+    found.push_back(e4m3_to_float(static_cast<uint8_t>(code)));
+    expected.push_back(table->as<float>()[static_cast<size_t>(code)]);
+  }
+  session.report().check(kE4m3Table, count_different(found, expected), "e4m3_table");
 }
 
 void check_gemm(Session& session, GoldenFile& file, const Kind& kind, const Kind& elements,
@@ -137,7 +142,7 @@ void check_gemm(Session& session, GoldenFile& file, const Kind& kind, const Kind
   }
   const std::vector<float> found = widen(y, rows * view.out);
   report.check(kind, relative_l2(found, floats(*out)), prefix + ".out");
-  report.check(elements, worst_bf16_steps(found, floats(*out)), prefix + ".out");
+  report.check(elements, worst_bf16_steps(found, floats(*out), view.out), prefix + ".out");
 }
 
 }  // namespace

@@ -114,7 +114,8 @@ void check_module(Session& session, GoldenFile& file) {
   }
   const std::vector<float> found = widen(state, x->elements());
   report.check(kEngramUnit, relative_l2(found, floats(*out)), "engram_unit.out");
-  report.check(kEngramUnitSteps, worst_bf16_steps(found, floats(*out)), "engram_unit.out");
+  report.check(kEngramUnitSteps, worst_bf16_steps(found, floats(*out), config.hidden_size),
+               "engram_unit.out");
 }
 
 }  // namespace
