@@ -1,6 +1,5 @@
 #include "model/chat_format.h"
 
-#include <algorithm>
 #include <array>
 
 #include "model/chat_fields.h"

@@ -4,6 +4,9 @@
 
 #include "model/chat_parser.h"
 
+#include <initializer_list>
+#include <utility>
+
 #include "model/chat_template.h"
 #include "model/json_python.h"
 

@@ -1,7 +1,8 @@
 #include "model/tokenizer_file.h"
 
-#include <algorithm>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -187,7 +188,7 @@ class Reader {
     for (const auto& [text, id_value] : entries) {
       const std::string path = "model.vocab[" + short_text(text) + "]";
       CEDAR_TRY(const TokenId id, read_id(id_value, path));
-      std::optional<std::string> bytes = byte_alphabet_decode(text);
+      const std::optional<std::string> bytes = byte_alphabet_decode(text);
       // BOS, EOS and PAD stand in the vocabulary but are matched as added tokens only.
       const auto added = added_spellings_.find(text);
       if (added != added_spellings_.end() && added->second != id) {
@@ -201,7 +202,7 @@ class Reader {
       if (bytes && added != added_spellings_.end() && *bytes != text) {
         return refuse(path, "stands for other bytes than its spelling among the added tokens");
       }
-      CEDAR_CHECK_OK(define(id, TokenKind::ordinary, text, bytes ? std::move(*bytes) : text, path));
+      CEDAR_CHECK_OK(define(id, TokenKind::ordinary, text, bytes.value_or(text), path));
       ids_.emplace(text, id);
     }
     return {};

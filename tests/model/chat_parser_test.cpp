@@ -12,7 +12,6 @@ namespace cedar::model {
 namespace {
 
 using nlohmann::ordered_json;
-using testing::HasSubstr;
 
 struct Outcome {
   ParsedMessage message;

@@ -142,8 +142,10 @@ TEST(Tokenizer, RandomTextSurvivesAndRandomBytesAreSanitised) {
   ASSERT_TRUE(tokenizer);
   std::mt19937 random(5);
   const std::vector<std::string> words = {
-      "<think>", "</think>", "<｜User｜>", "ticket",   " ", "\n\n", "12345", "中文",
-      "é",       "😀",        "\xFF",       "\xE4\xBD", "<", "｜",   "\0",    "'s"};
+      "<think>", "</think>", "<｜User｜>", "ticket", " ",
+      "\n\n",    "12345",    "中文",       "é",      "😀",
+      "\xFF",    "\xE4\xBD", "<",          "｜",     std::string(1, '\0'),
+      "'s"};
   for (int round = 0; round < 4000; ++round) {
     std::string bytes;
     for (size_t n = random() % 10; n > 0; --n) {
