@@ -1,7 +1,7 @@
 #pragma once
-// Indexer scores (spec/model.md 7.6): score(t, j) = sum_h wt[t, h] * relu(q[t, h] . k[j]), j < visible[t];
-// -inf from there on. `bf16` rounds the dot products, the products and the sum as the release's reference
-// does; `fp32` keeps everything in fp32 (what serving uses).
+// Indexer scores (spec/model.md 7.6): score(t, j) = sum_h wt[t, h] * relu(q[t, h] . k[j]), j <
+// visible[t]; -inf from there on. `bf16` rounds the dot products, the products and the sum as the
+// release's reference does; `fp32` keeps everything in fp32 (what serving uses).
 
 #include <cstdint>
 
@@ -15,7 +15,7 @@ enum class IndexScoreMode : uint8_t { bf16, fp32 };
 
 /// Rotates and quantises indexer queries: [rows, heads, columns] bf16 -> packed Q4X rows.
 struct IndexQueryParams {
-  const Bf16* q = nullptr;  // [rows, heads * columns]
+  const Bf16* q = nullptr;             // [rows, heads * columns]
   const int64_t* positions = nullptr;  // [rows]
   const float* inv_freq = nullptr;
   uint8_t* packed = nullptr;  // [rows, heads, packed_row_bytes(q4x, columns)]
@@ -24,18 +24,18 @@ struct IndexQueryParams {
 Status index_query(KernelContext& ctx, const IndexQueryParams& p);
 
 struct IndexScoreParams {
-  const uint8_t* q = nullptr;           // [rows, heads, packed q4x row]
-  const Bf16* head_weights = nullptr;   // [rows, heads]: weights_proj output, before the factor
-  float head_weight_scale = 0;          // columns^-0.5 * heads^-0.5
-  PagedRows keys;                       // packed q4x rows
-  const int32_t* sequences = nullptr;   // [rows]
-  const int64_t* visible = nullptr;     // [rows] number of visible keys
-  /// Optional candidate pool (candidate_blocks()): keys whose bit c of word c / 32 is clear count as invisible
-  /// and are not computed, so that a row costs what its pool costs. null: all keys.
-  const uint32_t* mask = nullptr;       // [rows, mask_stride]
-  int64_t mask_stride = 0;              // in words, >= ceil(max visible / 32)
-  float* scores = nullptr;              // [rows, score_stride]
-  int64_t score_stride = 0;             // >= max visible
+  const uint8_t* q = nullptr;          // [rows, heads, packed q4x row]
+  const Bf16* head_weights = nullptr;  // [rows, heads]: weights_proj output, before the factor
+  float head_weight_scale = 0;         // columns^-0.5 * heads^-0.5
+  PagedRows keys;                      // packed q4x rows
+  const int32_t* sequences = nullptr;  // [rows]
+  const int64_t* visible = nullptr;    // [rows] number of visible keys
+  /// Optional candidate pool (candidate_blocks()): keys whose bit c of word c / 32 is clear count
+  /// as invisible and are not computed, so that a row costs what its pool costs. null: all keys.
+  const uint32_t* mask = nullptr;  // [rows, mask_stride]
+  int64_t mask_stride = 0;         // in words, >= ceil(max visible / 32)
+  float* scores = nullptr;         // [rows, score_stride]
+  int64_t score_stride = 0;        // >= max visible
   int64_t rows = 0, heads = 0, columns = 0;
   IndexScoreMode mode = IndexScoreMode::fp32;
 };

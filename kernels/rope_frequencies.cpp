@@ -8,14 +8,16 @@ namespace cedar::kernels {
 namespace {
 
 /// The pair index whose wavelength makes `rotations` turns over the original length.
-double correction_index(double rotations, int64_t rotary_dim, double theta, int64_t original_length) {
+double correction_index(double rotations, int64_t rotary_dim, double theta,
+                        int64_t original_length) {
   const double turns = static_cast<double>(original_length) / (rotations * 2 * std::numbers::pi);
   return static_cast<double>(rotary_dim) * std::log(turns) / (2 * std::log(theta));
 }
 
 }  // namespace
 
-std::vector<float> rope_inverse_frequencies(int64_t rotary_dim, double theta, const YarnScaling& yarn) {
+std::vector<float> rope_inverse_frequencies(int64_t rotary_dim, double theta,
+                                            const YarnScaling& yarn) {
   std::vector<float> frequencies;
   for (int64_t i = 0; i < rotary_dim / 2; ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(rotary_dim);

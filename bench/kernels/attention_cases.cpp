@@ -79,10 +79,10 @@ struct SparseData {
       list.push_back(global.row(topk[topk.size() - static_cast<size_t>(params.k - i)], kHeadDim));
     }
     const auto last = static_cast<int64_t>(q.size()) - kHeadDim;
-    const test::Row want = test::rotate_reference(
-        test::attend_reference(widened(q.data() + last, kHeadDim), list, list,
-                               static_cast<double>(params.scale), 0.5),
-        positions.back(), inv_freq, true);
+    const test::Row want =
+        test::rotate_reference(test::attend_reference(widened(q.data() + last, kHeadDim), list,
+                                                      list, static_cast<double>(params.scale), 0.5),
+                               positions.back(), inv_freq, true);
     return compare("last head", widened(o.data() + last, kHeadDim), want);
   }
 
@@ -104,8 +104,8 @@ Case sparse_case(int64_t rows, int64_t k, int64_t global_rows, const std::string
             prepared.run = [data, &ctx] { return kernels::sparse_attention(ctx, data->params); };
             prepared.verify = [data] { return data->verify(); };
             const double entries = static_cast<double>(kWindow + k);
-            prepared.bytes = static_cast<double>(rows) * (kWindow * 528 + static_cast<double>(k) * 288 +
-                                                          kHeads * kHeadDim * 4);
+            prepared.bytes = static_cast<double>(rows) *
+                             (kWindow * 528 + static_cast<double>(k) * 288 + kHeads * kHeadDim * 4);
             prepared.flops = static_cast<double>(rows) * kHeads * entries * kHeadDim * 4;
             prepared.bound = Bound::bf16;
             return prepared;
@@ -113,9 +113,10 @@ Case sparse_case(int64_t rows, int64_t k, int64_t global_rows, const std::string
 }
 
 Case dense_case(int64_t rows, int64_t heads, int64_t head_dim) {
-  const std::string shape = "[" + std::to_string(rows) + " patches, " + std::to_string(heads) + ", " +
-                            std::to_string(head_dim) + "]";
-  return {"dense_attention", shape, [rows, heads, head_dim](kernels::KernelContext& ctx) -> Result<Prepared> {
+  const std::string shape = "[" + std::to_string(rows) + " patches, " + std::to_string(heads) +
+                            ", " + std::to_string(head_dim) + "]";
+  return {"dense_attention", shape,
+          [rows, heads, head_dim](kernels::KernelContext& ctx) -> Result<Prepared> {
             struct Data {
               std::vector<Bf16> qkv, o;
             };
@@ -139,12 +140,14 @@ Case dense_case(int64_t rows, int64_t heads, int64_t head_dim) {
                 keys.push_back(widened(data->qkv.data() + r * 3 * width + width, head_dim));
                 values.push_back(widened(data->qkv.data() + r * 3 * width + 2 * width, head_dim));
               }
-              const test::Row want = test::attend_reference(widened(data->qkv.data(), head_dim), keys, values,
-                                                            static_cast<double>(scale), -1e30);
+              const test::Row want =
+                  test::attend_reference(widened(data->qkv.data(), head_dim), keys, values,
+                                         static_cast<double>(scale), -1e30);
               return compare("first patch", widened(data->o.data(), head_dim), want);
             };
             prepared.bytes = static_cast<double>(data->qkv.size() * 2 + data->o.size() * 2);
-            prepared.flops = static_cast<double>(rows) * static_cast<double>(rows * heads * head_dim) * 4;
+            prepared.flops =
+                static_cast<double>(rows) * static_cast<double>(rows * heads * head_dim) * 4;
             prepared.bound = Bound::bf16;
             return prepared;
           }};

@@ -87,12 +87,14 @@ struct HcData {
 };
 
 Case hc_pre_case(int64_t rows) {
-  return {"hc_pre", "[" + std::to_string(rows) + ", 4, 5120]", [rows](kernels::KernelContext& ctx) -> Result<Prepared> {
+  return {"hc_pre", "[" + std::to_string(rows) + ", 4, 5120]",
+          [rows](kernels::KernelContext& ctx) -> Result<Prepared> {
             auto data = std::make_shared<HcData>(rows);
             Prepared prepared;
             prepared.run = [=, &ctx] { return kernels::hc_pre(ctx, data->start(rows)); };
             prepared.verify = [data] { return data->verify(); };
-            prepared.bytes = static_cast<double>(data->fn.size() * 4 + data->x.size() * 2 + data->u.size() * 2);
+            prepared.bytes =
+                static_cast<double>(data->fn.size() * 4 + data->x.size() * 2 + data->u.size() * 2);
             prepared.flops = static_cast<double>(rows * kOutputs * kCopies * kD) * 2;
             prepared.bound = rows == 1 ? Bound::memory : Bound::f32;
             return prepared;
@@ -100,7 +102,8 @@ Case hc_pre_case(int64_t rows) {
 }
 
 Case hc_post_case(int64_t rows) {
-  return {"hc_post", "[" + std::to_string(rows) + ", 4, 5120]", [rows](kernels::KernelContext& ctx) -> Result<Prepared> {
+  return {"hc_post", "[" + std::to_string(rows) + ", 4, 5120]",
+          [rows](kernels::KernelContext& ctx) -> Result<Prepared> {
             auto data = std::make_shared<HcData>(rows);
             CEDAR_CHECK_OK(kernels::hc_pre(ctx, data->start(rows)));
             Prepared prepared;
@@ -115,10 +118,12 @@ Case hc_post_case(int64_t rows) {
                                             .d = kD});
             };
             prepared.verify = [data]() -> std::string {
-              double want = static_cast<double>(data->post[0]) * static_cast<double>(static_cast<float>(data->u[0]));
+              double want = static_cast<double>(data->post[0]) *
+                            static_cast<double>(static_cast<float>(data->u[0]));
               for (int64_t j = 0; j < kCopies; ++j) {
-                want += static_cast<double>(data->mix[static_cast<size_t>(j * kCopies)]) *
-                        static_cast<double>(static_cast<float>(data->x[static_cast<size_t>(j * kD)]));
+                want +=
+                    static_cast<double>(data->mix[static_cast<size_t>(j * kCopies)]) *
+                    static_cast<double>(static_cast<float>(data->x[static_cast<size_t>(j * kD)]));
               }
               const double got = static_cast<double>(static_cast<float>(data->out[0]));
               if (std::abs(got - want) <= 0.005 * std::abs(want) + 1e-6) return {};
@@ -130,7 +135,8 @@ Case hc_post_case(int64_t rows) {
 }
 
 Case rms_norm_case(int64_t rows) {
-  return {"rms_norm", "[" + std::to_string(rows) + ", 5120]", [rows](kernels::KernelContext& ctx) -> Result<Prepared> {
+  return {"rms_norm", "[" + std::to_string(rows) + ", 5120]",
+          [rows](kernels::KernelContext& ctx) -> Result<Prepared> {
             auto data = std::make_shared<HcData>(rows);
             Prepared prepared;
             prepared.run = [=, &ctx] {
@@ -144,11 +150,12 @@ Case rms_norm_case(int64_t rows) {
                                              .eps = 1e-20f});
             };
             prepared.verify = [data]() -> std::string {
-              const test::Row want =
-                  test::rms_norm_reference(widened(data->x.data(), kD), widened(data->norm.data(), kD), 1e-20);
+              const test::Row want = test::rms_norm_reference(
+                  widened(data->x.data(), kD), widened(data->norm.data(), kD), 1e-20);
               for (size_t i = 0; i < want.size(); ++i) {
                 const double got = static_cast<double>(static_cast<float>(data->u[i]));
-                if (std::abs(got - want[i]) > 0.005 * std::abs(want[i])) return "element " + std::to_string(i);
+                if (std::abs(got - want[i]) > 0.005 * std::abs(want[i]))
+                  return "element " + std::to_string(i);
               }
               return {};
             };
@@ -172,7 +179,8 @@ struct PackData {
 };
 
 Case kv_write_case(kernels::RowFormat format, const std::string& name, int64_t rows) {
-  return {"kv_write", name + " [" + std::to_string(rows) + ", 512]", [=](kernels::KernelContext& ctx) -> Result<Prepared> {
+  return {"kv_write", name + " [" + std::to_string(rows) + ", 512]",
+          [=](kernels::KernelContext& ctx) -> Result<Prepared> {
             auto data = std::make_shared<PackData>(rows);
             kernels::KvWriteParams p;
             p.format = format;
@@ -188,8 +196,8 @@ Case kv_write_case(kernels::RowFormat format, const std::string& name, int64_t r
             Prepared prepared;
             prepared.run = [=, &ctx] { return kernels::kv_write(ctx, p); };
             prepared.verify = [=]() -> std::string {
-              test::Row want = test::rms_norm_reference(widened(data->x.data(), kHeadDim),
-                                                        widened(data->norm.data(), kHeadDim), 1e-20);
+              test::Row want = test::rms_norm_reference(
+                  widened(data->x.data(), kHeadDim), widened(data->norm.data(), kHeadDim), 1e-20);
               want = test::rotate_reference(want, data->positions[0], data->inv_freq, false);
               std::vector<Bf16> got(static_cast<size_t>(kHeadDim));
               kernels::dequantize_row(format, data->packed.data(), kHeadDim, got.data());
@@ -203,13 +211,15 @@ Case kv_write_case(kernels::RowFormat format, const std::string& name, int64_t r
               const double error = std::sqrt(difference / norm);
               return error < 0.15 ? std::string() : "relative error " + std::to_string(error);
             };
-            prepared.bytes = static_cast<double>(rows * (kHeadDim * 2 + kernels::packed_row_bytes(format, kHeadDim)));
+            prepared.bytes = static_cast<double>(
+                rows * (kHeadDim * 2 + kernels::packed_row_bytes(format, kHeadDim)));
             return prepared;
           }};
 }
 
 Case index_query_case(int64_t rows) {
-  return {"index_query", "32 heads x 128, " + std::to_string(rows) + " rows", [=](kernels::KernelContext& ctx) -> Result<Prepared> {
+  return {"index_query", "32 heads x 128, " + std::to_string(rows) + " rows",
+          [=](kernels::KernelContext& ctx) -> Result<Prepared> {
             auto data = std::make_shared<PackData>(rows);
             kernels::IndexQueryParams p;
             p.q = data->x.data();
@@ -228,7 +238,8 @@ Case index_query_case(int64_t rows) {
               std::vector<uint8_t> packed(68);
               kernels::quantize_row(kernels::RowFormat::q4x, data->x.data(), 128, packed.data());
               kernels::dequantize_row(kernels::RowFormat::q4x, packed.data(), 128, want.data());
-              kernels::dequantize_row(kernels::RowFormat::q4x, data->packed.data(), 128, got.data());
+              kernels::dequantize_row(kernels::RowFormat::q4x, data->packed.data(), 128,
+                                      got.data());
               for (size_t i = 0; i < 64; ++i) {
                 if (!(got[i] == want[i])) return "column " + std::to_string(i);
               }

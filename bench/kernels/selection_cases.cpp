@@ -61,13 +61,16 @@ struct IndexData {
       const float got = scores[static_cast<size_t>(j)];
       const bool chosen = mask.empty() || (mask[static_cast<size_t>(j / 32)] >> (j % 32) & 1) != 0;
       if (!chosen) {
-        if (std::isfinite(got)) return "key " + std::to_string(j) + " is not in the pool but scored";
+        if (std::isfinite(got))
+          return "key " + std::to_string(j) + " is not in the pool but scored";
         continue;
       }
       const bool round = params.mode == kernels::IndexScoreMode::bf16;
       const double want = test::index_score_reference(q, w, keys.row(j, kColumns), round);
-      if (!(std::abs(static_cast<double>(got) - want) <= (round ? 1e-2 : 1e-4) * (1 + std::abs(want)))) {
-        return "key " + std::to_string(j) + " scores " + std::to_string(got) + ", not " + std::to_string(want);
+      if (!(std::abs(static_cast<double>(got) - want) <=
+            (round ? 1e-2 : 1e-4) * (1 + std::abs(want)))) {
+        return "key " + std::to_string(j) + " scores " + std::to_string(got) + ", not " +
+               std::to_string(want);
       }
     }
     return {};
@@ -84,17 +87,20 @@ struct IndexData {
 
 Case index_case(int64_t rows, int64_t keys, kernels::IndexScoreMode mode, bool pool) {
   const bool rounds = mode == kernels::IndexScoreMode::bf16;
-  const std::string shape = std::string(rounds ? "bf16" : "fp32") + ", 32 heads x 128, " + std::to_string(rows) +
-                            " x " + std::to_string(keys) + (pool ? " keys, pool of 2048 blocks" : " keys");
+  const std::string shape = std::string(rounds ? "bf16" : "fp32") + ", 32 heads x 128, " +
+                            std::to_string(rows) + " x " + std::to_string(keys) +
+                            (pool ? " keys, pool of 2048 blocks" : " keys");
   return {"index_score", shape, [=](kernels::KernelContext& ctx) -> Result<Prepared> {
             auto data = std::make_shared<IndexData>(rows, keys, mode, pool);
             Prepared prepared;
             prepared.run = [data, &ctx] { return kernels::index_score(ctx, data->params); };
             prepared.verify = [data] { return data->verify(); };
-            const double scored = static_cast<double>(pool ? kCandidateBlocks * kCandidateBlock : keys);
+            const double scored =
+                static_cast<double>(pool ? kCandidateBlocks * kCandidateBlock : keys);
             prepared.bytes = scored * 68 + static_cast<double>(rows * keys) * 4;
-            // The products run on byte dot products, which on AVX-512 do twice the work of a bf16 one: a
-            // multiply-add counts as one operation here, not as two, so that the bf16 ceiling is theirs.
+            // The products run on byte dot products, which on AVX-512 do twice the work of a bf16 one:
+            // a multiply-add counts as one operation here, not as two, so that the bf16 ceiling is
+            // theirs.
             prepared.flops = static_cast<double>(rows) * scored * kHeads * kColumns;
             prepared.bound = Bound::bf16;
             return prepared;
@@ -163,10 +169,12 @@ Case candidates_case(int64_t columns) {
               return kernels::candidate_blocks(ctx, p);
             };
             prepared.verify = [=]() -> std::string {
-              const auto want = test::candidates_reference(data->scores, columns, kCandidateBlock, kCandidateBlocks);
+              const auto want = test::candidates_reference(data->scores, columns, kCandidateBlock,
+                                                           kCandidateBlocks);
               for (int64_t c = 0; c < columns; ++c) {
                 const bool got = (data->mask[static_cast<size_t>(c / 32)] >> (c % 32) & 1) != 0;
-                if (got != want[static_cast<size_t>(c)]) return "column " + std::to_string(c) + " differs";
+                if (got != want[static_cast<size_t>(c)])
+                  return "column " + std::to_string(c) + " differs";
               }
               return {};
             };

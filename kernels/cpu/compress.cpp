@@ -38,7 +38,8 @@ Status compress(KernelContext& ctx, const CompressParams& p) {
     for (int64_t g = begin; g < end; ++g) {
       for (int64_t m = 0; m < p.ratio; ++m) {
         const float* gate = member_row(p, g, m).gate;
-        for (int64_t c = 0; c < p.columns; ++c) total[c] = m == 0 ? gate[c] : std::max(total[c], gate[c]);
+        for (int64_t c = 0; c < p.columns; ++c)
+          total[c] = m == 0 ? gate[c] : std::max(total[c], gate[c]);
       }
       for (int64_t m = 0; m < p.ratio; ++m) {
         const float* gate = member_row(p, g, m).gate;

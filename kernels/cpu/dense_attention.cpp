@@ -10,8 +10,8 @@
 namespace cedar::kernels::cpu {
 namespace {
 
-// Queries of one head that share a packed block of keys: their sums (256 B each at 64 channels) and the block
-// fit the second-level cache, and packing is a few percent of the work.
+// Queries of one head that share a packed block of keys: their sums (256 B each at 64 channels) and
+// the block fit the second-level cache, and packing is a few percent of the work.
 constexpr int64_t kQueryTile = 128;
 
 float gelu_erf(float x) {
@@ -73,7 +73,8 @@ Status add_bias(KernelContext& ctx, const BiasParams& p) {
       if (p.bias != nullptr) value += static_cast<float>(p.bias[i % p.columns]);
       Bf16 y(value);
       if (p.activation == Activation::gelu_erf) y = Bf16(gelu_erf(static_cast<float>(y)));
-      if (p.residual != nullptr) y = Bf16(static_cast<float>(y) + static_cast<float>(p.residual[i]));
+      if (p.residual != nullptr)
+        y = Bf16(static_cast<float>(y) + static_cast<float>(p.residual[i]));
       p.x[i] = y;
     }
   });

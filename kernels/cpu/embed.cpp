@@ -8,9 +8,11 @@ Status embed(KernelContext& ctx, const EmbedParams& p) {
   ctx.pool->parallel_for(p.rows, 8, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t image = p.override_index != nullptr ? p.override_index[i] : -1;
-      const Bf16* source = image >= 0 ? p.override_rows + image * p.d : p.table + int64_t{p.ids[i]} * p.d;
+      const Bf16* source =
+          image >= 0 ? p.override_rows + image * p.d : p.table + int64_t{p.ids[i]} * p.d;
       for (int64_t j = 0; j < p.copies; ++j) {
-        std::memcpy(p.x + (i * p.copies + j) * p.d, source, static_cast<size_t>(p.d) * sizeof(Bf16));
+        std::memcpy(p.x + (i * p.copies + j) * p.d, source,
+                    static_cast<size_t>(p.d) * sizeof(Bf16));
       }
     }
   });
@@ -23,7 +25,8 @@ Status gather_rows(KernelContext& ctx, const GatherRowsParams& p) {
   ctx.pool->parallel_for(p.rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       if (p.index[i] < 0) continue;
-      std::memcpy(dst + i * p.row_bytes, src + p.index[i] * p.row_bytes, static_cast<size_t>(p.row_bytes));
+      std::memcpy(dst + i * p.row_bytes, src + p.index[i] * p.row_bytes,
+                  static_cast<size_t>(p.row_bytes));
     }
   });
   return {};
@@ -35,7 +38,8 @@ Status scatter_rows(KernelContext&, const GatherRowsParams& p) {
   std::byte* dst = static_cast<std::byte*>(p.dst);
   for (int64_t i = 0; i < p.rows; ++i) {
     if (p.index[i] < 0) continue;
-    std::memcpy(dst + p.index[i] * p.row_bytes, src + i * p.row_bytes, static_cast<size_t>(p.row_bytes));
+    std::memcpy(dst + p.index[i] * p.row_bytes, src + i * p.row_bytes,
+                static_cast<size_t>(p.row_bytes));
   }
   return {};
 }

@@ -30,10 +30,11 @@ Status engram_gate(KernelContext& ctx, const EngramGateParams& p) {
         const Bf16* key = keys + j * p.d;
         const float x_factor = 1.0f / std::sqrt(k.square_sum(raw(x), p.d) / width + p.eps);
         const float key_factor = 1.0f / std::sqrt(k.square_sum(raw(key), p.d) / width + p.eps);
-        const float sum =
-            k.engram_dot(raw(x), raw(key), raw(p.q_weight + j * p.d), raw(p.k_weight + j * p.d), p.d);
+        const float sum = k.engram_dot(raw(x), raw(key), raw(p.q_weight + j * p.d),
+                                       raw(p.k_weight + j * p.d), p.d);
         const float dot = sum * (x_factor * key_factor) * scale;
-        const float gate = sigmoid_scalar(std::copysign(std::sqrt(std::max(std::fabs(dot), 1e-6f)), dot));
+        const float gate =
+            sigmoid_scalar(std::copysign(std::sqrt(std::max(std::fabs(dot), 1e-6f)), dot));
         k.add_scaled(raw(x), raw(keys + p.copies * p.d), gate, p.d);
       }
     }

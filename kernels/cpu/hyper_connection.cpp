@@ -16,10 +16,12 @@ void hc_split(const float* m, const float* base, const float* scale, int64_t cop
     pre[j] = cpu::sigmoid_scalar(m[j] * scale[0] + base[j]) + hc_eps;
     post[j] = 2.0f * cpu::sigmoid_scalar(m[n + j] * scale[1] + base[n + j]);
   }
-  // First row step: a softmax with eps added to the quotient; every later step adds it to the divisor.
+  // First row step: a softmax with eps added to the quotient; every later step adds it to the
+  // divisor.
   for (int64_t j = 0; j < n; ++j) {
     float* row = mix + j * n;
-    for (int64_t k = 0; k < n; ++k) row[k] = m[2 * n + j * n + k] * scale[2] + base[2 * n + j * n + k];
+    for (int64_t k = 0; k < n; ++k)
+      row[k] = m[2 * n + j * n + k] * scale[2] + base[2 * n + j * n + k];
     const float largest = *std::max_element(row, row + n);
     float sum = 0;
     for (int64_t k = 0; k < n; ++k) {

@@ -1,6 +1,6 @@
-// Work is cut into tiles of keys. Rows of one sequence that see every key share tiles: a tile is expanded once
-// and scored against all of them. A row with a candidate pool gets tiles of its own, gathered from the pool.
-// A key's score does not depend on the tile it is in.
+// Work is cut into tiles of keys. Rows of one sequence that see every key share tiles: a tile is
+// expanded once and scored against all of them. A row with a candidate pool gets tiles of its own,
+// gathered from the pool. A key's score does not depend on the tile it is in.
 
 #include <algorithm>
 #include <bit>
@@ -16,7 +16,8 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-/// Rows that are scored against the same keys, and where their tiles start in the numbering of all tiles.
+/// Rows that are scored against the same keys, and where their tiles start in the numbering of all
+/// tiles.
 struct Group {
   int64_t first_row = 0;
   int64_t row_count = 0;
@@ -33,7 +34,8 @@ struct Pool {
   int64_t count = 0;
 };
 
-/// Unpacks one row's queries into `codes`, `bias`, `scale` and `weights`, laid out as IndexQueryRow says.
+/// Unpacks one row's queries into `codes`, `bias`, `scale` and `weights`, laid out as IndexQueryRow
+/// says.
 struct QueryStorage {
   int8_t* codes;
   int32_t* bias;
@@ -106,7 +108,8 @@ Pool* list_pools(KernelContext& ctx, const IndexScoreParams& p) {
     for (int64_t w = 0; w * 32 < p.visible[i]; ++w) {
       pools[i].count += std::popcount(mask_word(mask, w, p.visible[i]));
     }
-    lists[i] = pools[i].count < p.visible[i] ? ctx.arena->allocate<int32_t>(pools[i].count) : nullptr;
+    lists[i] =
+        pools[i].count < p.visible[i] ? ctx.arena->allocate<int32_t>(pools[i].count) : nullptr;
     pools[i].columns = lists[i];
   }
   ctx.pool->parallel_for(p.rows, 1, [&](int64_t begin, int64_t end) {
@@ -115,7 +118,8 @@ Pool* list_pools(KernelContext& ctx, const IndexScoreParams& p) {
       if (out == nullptr) continue;
       for (int64_t w = 0; w * 32 < p.visible[i]; ++w) {
         uint32_t bits = mask_word(p.mask + i * p.mask_stride, w, p.visible[i]);
-        for (; bits != 0; bits &= bits - 1) *out++ = static_cast<int32_t>(w * 32 + std::countr_zero(bits));
+        for (; bits != 0; bits &= bits - 1)
+          *out++ = static_cast<int32_t>(w * 32 + std::countr_zero(bits));
       }
     }
   });
@@ -134,7 +138,9 @@ int64_t group_rows(const IndexScoreParams& p, const Pool* pools, Group* groups) 
       g.keys = pools[i].count;
       ++i;
     } else {
-      for (; i < p.rows && pools[i].columns == nullptr && p.sequences[i] == p.sequences[g.first_row]; ++i) {
+      for (;
+           i < p.rows && pools[i].columns == nullptr && p.sequences[i] == p.sequences[g.first_row];
+           ++i) {
         g.keys = std::max(g.keys, p.visible[i]);
       }
     }
@@ -146,7 +152,8 @@ int64_t group_rows(const IndexScoreParams& p, const Pool* pools, Group* groups) 
 }
 
 /// What the tiles will not write: everything past the visible keys, and all of a row with a pool.
-void fill_invisible(KernelContext& ctx, const IndexScoreParams& p, const Group* groups, int64_t group_count) {
+void fill_invisible(KernelContext& ctx, const IndexScoreParams& p, const Group* groups,
+                    int64_t group_count) {
   for (int64_t i = 0; i < group_count; ++i) {
     const Group& g = groups[i];
     const int64_t first = g.columns != nullptr ? 0 : g.keys;
@@ -160,7 +167,8 @@ void fill_invisible(KernelContext& ctx, const IndexScoreParams& p, const Group* 
 }
 
 /// Pointers to keys [first, first + count) of one sequence, page by page.
-void list_keys(const PagedRows& keys, int64_t sequence, int64_t first, int64_t count, const uint8_t** out) {
+void list_keys(const PagedRows& keys, int64_t sequence, int64_t first, int64_t count,
+               const uint8_t** out) {
   for (int64_t j = first; j < first + count;) {
     const uint8_t* row = keys.row(sequence, j);
     const int64_t run = std::min(first + count - j, keys.rows_per_page - j % keys.rows_per_page);
@@ -169,7 +177,8 @@ void list_keys(const PagedRows& keys, int64_t sequence, int64_t first, int64_t c
   }
 }
 
-/// Pointers to the keys [first, first + kIndexTile) of a group, as far as there are any; returns how many.
+/// Pointers to the keys [first, first + kIndexTile) of a group, as far as there are any; returns
+/// how many.
 int64_t tile_keys(const IndexScoreParams& p, const Group& g, int64_t first, const uint8_t** out) {
   const int64_t count = std::clamp<int64_t>(g.keys - first, 0, kIndexTile);
   const int64_t sequence = p.sequences[g.first_row];
@@ -181,10 +190,11 @@ int64_t tile_keys(const IndexScoreParams& p, const Group& g, int64_t first, cons
   return count;
 }
 
-void score_tile(const RowKernels& k, const IndexScoreParams& p, const IndexQueryRow* rows, const Group& g,
-                int64_t first, uint8_t* scratch) {
+void score_tile(const RowKernels& k, const IndexScoreParams& p, const IndexQueryRow* rows,
+                const Group& g, int64_t first, uint8_t* scratch) {
   const uint8_t* keys[kIndexTile];
-  // A tile reads its keys in one burst and then computes for long: the next burst can come in meanwhile.
+  // A tile reads its keys in one burst and then computes for long: the next burst can come in
+  // meanwhile.
   const int64_t next = tile_keys(p, g, first + kIndexTile, keys);
   for (int64_t i = 0; i < next; ++i) {
     for (int64_t at = 0; at < p.keys.row_bytes; at += 64) __builtin_prefetch(keys[i] + at);

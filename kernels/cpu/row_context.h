@@ -1,5 +1,6 @@
 #pragma once
-// What the row-wise operations share: the instruction set's table, per-thread scratch, rotary tables.
+// What the row-wise operations share: the instruction set's table, per-thread scratch, rotary
+// tables.
 
 #include <atomic>
 #include <cstdint>
@@ -16,8 +17,8 @@ const RowKernels& row_kernels(const KernelContext& ctx);
 inline const uint16_t* raw(const Bf16* x) { return reinterpret_cast<const uint16_t*>(x); }
 inline uint16_t* raw(Bf16* x) { return reinterpret_cast<uint16_t*>(x); }
 
-/// One block of scratch for each thread of the pool, taken by whichever range runs. Lives in ctx.arena: keep
-/// an ArenaScope around it.
+/// One block of scratch for each thread of the pool, taken by whichever range runs. Lives in
+/// ctx.arena: keep an ArenaScope around it.
 class WorkerScratch {
  public:
   WorkerScratch(KernelContext& ctx, int64_t bytes);
@@ -44,8 +45,8 @@ class WorkerScratch {
   uint8_t* data_;
 };
 
-/// cos and sin of one position, spec/model.md 4: the angle is one fp32 product, its cosine and sine are
-/// evaluated in double and rounded. `inverse` negates sin.
+/// cos and sin of one position, spec/model.md 4: the angle is one fp32 product, its cosine and sine
+/// are evaluated in double and rounded. `inverse` negates sin.
 void rotary_table(int64_t position, const float* inv_freq, int64_t pairs, bool inverse, float* cos,
                   float* sin);
 
@@ -56,10 +57,10 @@ float sigmoid_scalar(float x);
 
 /// Bytes of AttendQuery::scratch and AttendDense::scratch.
 constexpr int64_t attention_scratch_bytes(int64_t queries, int64_t head_dim) {
-  const int64_t words = head_dim / 2 * kAttentionBlock      // keys
-                        + kAttentionBlock / 2 * head_dim    // values
-                        + 16 * (head_dim / 2)               // rows being packed
-                        + kAttentionTile * head_dim         // broadcast operands of a tile
+  const int64_t words = head_dim / 2 * kAttentionBlock       // keys
+                        + kAttentionBlock / 2 * head_dim     // values
+                        + 16 * (head_dim / 2)                // rows being packed
+                        + kAttentionTile * head_dim          // broadcast operands of a tile
                         + queries * head_dim + 2 * queries;  // sums, maxima, totals
   return words * 4;
 }

@@ -1,7 +1,8 @@
-// The inner loops of the row-wise operations, compiled once per instruction set. Plain structs and pointers:
-// this header is included by files with wide instruction flags and must not define any function.
-// bf16 is uint16_t here; a pair word is two neighbouring bf16, the even element in the lower half. No function
-// allocates, none keeps state; every one computes the same bits at every level.
+// The inner loops of the row-wise operations, compiled once per instruction set. Plain structs and
+// pointers: this header is included by files with wide instruction flags and must not define any
+// function. bf16 is uint16_t here; a pair word is two neighbouring bf16, the even element in the
+// lower half. No function allocates, none keeps state; every one computes the same bits at every
+// level.
 
 #pragma once
 
@@ -13,31 +14,35 @@ namespace cedar::kernels::cpu {
 constexpr int64_t kAttentionBlock = 64;
 /// Queries (or heads) of one register tile, at most.
 constexpr int64_t kAttentionTile = 4;
-/// Keys scored together; their expanded codes (12 KiB at 128 columns) stay in the first-level cache.
+/// Keys scored together; their expanded codes (12 KiB at 128 columns) stay in the first-level
+/// cache.
 constexpr int64_t kIndexTile = 96;
-/// Rows of hyper-connection products computed together, limited by their accumulators (1.5 KiB a row).
+/// Rows of hyper-connection products computed together, limited by their accumulators (1.5 KiB a
+/// row).
 constexpr int64_t kHcRowTile = 16;
 /// kMaxHcCopies of kernels/hyper_connection.h, which checks that they agree.
 constexpr int64_t kHcMaxCopies = 8;
 
 /// Attention of some heads of one query over a list of packed rows.
 struct AttendQuery {
-  const uint16_t* q = nullptr;            // [heads, head_dim]
-  const float* sink = nullptr;            // [heads]
-  const uint8_t* const* rows = nullptr;   // [q8_rows + q4n_rows] packed rows, in list order
+  const uint16_t* q = nullptr;           // [heads, head_dim]
+  const float* sink = nullptr;           // [heads]
+  const uint8_t* const* rows = nullptr;  // [q8_rows + q4n_rows] packed rows, in list order
   int64_t q8_rows = 0;
   int64_t q4n_rows = 0;
-  const float* cos = nullptr;  // [rotary_dim / 2] of the query's position; null: o is not rotated back
+  /// [rotary_dim / 2] of the query's position, sin negated; null: o is not rotated back.
+  const float* cos = nullptr;
   const float* sin = nullptr;
   int64_t rotary_dim = 0;
   float scale = 0;
   int64_t heads = 0;
-  int64_t head_dim = 0;     // multiple of 32
-  uint16_t* o = nullptr;    // [heads, head_dim]
+  int64_t head_dim = 0;        // multiple of 32
+  uint16_t* o = nullptr;       // [heads, head_dim]
   uint8_t* scratch = nullptr;  // attention_scratch_bytes(heads, head_dim), 64-byte aligned
 };
 
-/// The same with dense bf16 keys and values: many queries of one head (vision), or many heads of one query.
+/// The same with dense bf16 keys and values: many queries of one head (vision), or many heads of
+/// one query.
 struct AttendDense {
   const uint16_t* q = nullptr;  // [queries, stride]
   const uint16_t* k = nullptr;  // [keys, stride]
@@ -47,14 +52,14 @@ struct AttendDense {
   int64_t queries = 0;
   int64_t keys = 0;
   float scale = 0;
-  int64_t head_dim = 0;  // multiple of 32
+  int64_t head_dim = 0;   // multiple of 32
   uint16_t* o = nullptr;  // [queries, o_stride]
   int64_t o_stride = 0;
   uint8_t* scratch = nullptr;  // attention_scratch_bytes(queries, head_dim)
 };
 
-/// Indexer queries of one row, expanded from packed Q4X. Within a group of 32: words of the even elements
-/// and of the odd ones alternate, as they leave the packed bytes.
+/// Indexer queries of one row, expanded from packed Q4X. Within a group of 32: words of the even
+/// elements and of the odd ones alternate, as they leave the packed bytes.
 struct IndexQueryRow {
   const int8_t* codes = nullptr;   // [heads, columns], twice the E2M1 values
   const int32_t* bias = nullptr;   // [heads, columns / 32]: -12 times the sum of the group's codes
@@ -64,7 +69,8 @@ struct IndexQueryRow {
   float* scores = nullptr;  // of key 0
 };
 
-/// Scores of up to kIndexTile keys [first, first + keys) for every given row; -inf from `visible` on.
+/// Scores of up to kIndexTile keys [first, first + keys) for every given row; -inf from `visible`
+/// on.
 struct IndexTile {
   const uint8_t* const* key_rows = nullptr;  // [keys] packed Q4X
   int64_t first = 0;
@@ -92,9 +98,9 @@ struct SelectScan {
 
 /// Products of several rows z with several rows of fn, both [.., n].
 struct HcDots {
-  const float* fn = nullptr;     // [outputs, n]
-  const uint16_t* z = nullptr;   // [rows, n]
-  float* dots = nullptr;         // [rows, dots_stride]
+  const float* fn = nullptr;    // [outputs, n]
+  const uint16_t* z = nullptr;  // [rows, n]
+  float* dots = nullptr;        // [rows, dots_stride]
   int64_t dots_stride = 0;
   int64_t rows = 0;  // <= kHcRowTile
   int64_t outputs = 0;
@@ -126,10 +132,11 @@ struct RowKernels {
 
   void (*hc_dots)(const HcDots& p);
   /// u = bf16(sum_j weights[j] * x[j]), x [copies, d].
-  void (*hc_collapse)(const uint16_t* x, const float* weights, uint16_t* u, int64_t copies, int64_t d);
+  void (*hc_collapse)(const uint16_t* x, const float* weights, uint16_t* u, int64_t copies,
+                      int64_t d);
   /// out[k] = bf16(post[k] * y + sum_j mix[j][k] * x[j]); out may equal x.
-  void (*hc_post)(const uint16_t* x, const uint16_t* y, const float* post, const float* mix, uint16_t* out,
-                  int64_t copies, int64_t d);
+  void (*hc_post)(const uint16_t* x, const uint16_t* y, const float* post, const float* mix,
+                  uint16_t* out, int64_t copies, int64_t d);
   /// y = bf16(mean_j x[j]).
   void (*hc_mean)(const uint16_t* x, uint16_t* y, int64_t copies, int64_t d);
 

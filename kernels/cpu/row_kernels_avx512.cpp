@@ -1,4 +1,4 @@
-// Row-wise loops for AVX-512+BF16+VNNI registers of 64 bytes. See simd.h.
+// Row-wise loops for AVX-512 with BF16 and VNNI, registers of 64 bytes. See simd.h.
 
 #define CEDAR_ISA avx512
 #define CEDAR_SIMD_BYTES 64
@@ -7,7 +7,13 @@
 #include "kernels/cpu/row_kernels.h"
 
 #include "kernels/cpu/exp.h"
+
+// In this order: each of these groups builds on the one before.
 #include "kernels/cpu/simd.h"
+
+#include "kernels/cpu/simd_bf16.h"
+
+#include "kernels/cpu/simd_bytes.h"
 
 #include "kernels/cpu/rows_math.h"
 

@@ -3,15 +3,17 @@
 // A block's rows become pair words once, in two layouts that suit the two products:
 //   scores: key_words[pair of channels][key]   lane = key; a query's pair word is broadcast
 //   values: value_words[pair of keys][channel] lane = channel; a probability pair is broadcast
-// Both then are accumulate_pairs() chains in a fixed order (channels, keys ascending), so that no result depends on
-// how queries are grouped. Within each 32 channels the values hold the 16 even channels, then the 16 odd ones;
-// the accumulators keep that order and the last step interleaves them again as pair words.
+// Both then are accumulate_pairs() chains in a fixed order (channels, keys ascending), so that no
+// result depends on how queries are grouped. Within each 32 channels the values hold the 16 even
+// channels, then the 16 odd ones; the accumulators keep that order and the last step interleaves
+// them again as pair words.
 
 namespace cedar::kernels::cpu::CEDAR_ISA {
 
 constexpr int kKeyVectors = kAttentionBlock / kLanes;
-// Register tiles, in vectors of 16 lanes: queries x keys (or channels). 32 wide registers hold 4 x 4
-// accumulators of one register each; 16 registers hold 2 x 2 of two (AVX2) or 2 x 1 of four (SSE).
+// Register tiles, in vectors of 16 lanes: queries x keys (or channels). 32 wide registers hold 4 x
+// 4 accumulators of one register each; 16 registers hold 2 x 2 of two (AVX2) or 2 x 1 of four
+// (SSE).
 constexpr int kTileQueries = CEDAR_SIMD_BYTES == 64 ? 4 : 2;
 constexpr int kTileColumns = CEDAR_SIMD_BYTES == 64 ? 4 : CEDAR_SIMD_BYTES == 32 ? 2 : 1;
 static_assert(kTileQueries <= kAttentionTile);
@@ -86,7 +88,8 @@ CEDAR_INLINE void score_tile(const AttentionState& s, const PairOperand* q, int6
   }
   const int64_t pairs = s.head_dim / 2;
   const uint32_t* keys = s.key_words + key;
-  for (int64_t w = 0; w < pairs; ++w, keys += kAttentionBlock) accumulate_pairs(sum, keys, q + w, pairs);
+  for (int64_t w = 0; w < pairs; ++w, keys += kAttentionBlock)
+    accumulate_pairs(sum, keys, q + w, pairs);
 #pragma GCC unroll 4
   for (int i = 0; i < kQueries; ++i) {
 #pragma GCC unroll 4
@@ -96,8 +99,9 @@ CEDAR_INLINE void score_tile(const AttentionState& s, const PairOperand* q, int6
 
 /// sums = sums * alpha + p . v of kQueries queries and kVectors vectors of channels.
 template <int kQueries, int kVectors>
-CEDAR_INLINE void value_tile(const AttentionState& s, int64_t query, int64_t channel, int64_t key_pairs,
-                             const PairOperand (*p)[kAttentionBlock / 2], const float* alpha) {
+CEDAR_INLINE void value_tile(const AttentionState& s, int64_t query, int64_t channel,
+                             int64_t key_pairs, const PairOperand (*p)[kAttentionBlock / 2],
+                             const float* alpha) {
   F32x16 sum[kQueries][kVectors];
   float* sums = s.sums + query * s.head_dim + channel;
 #pragma GCC unroll 4
@@ -136,8 +140,9 @@ CEDAR_INLINE void softmax_step(const AttentionState& s, int64_t query, float* sc
   for (int v = 0; v < kKeyVectors; ++v) {
     const F32x16 scaled = load(scores + v * kLanes) * set1(scale);
     // Lanes past `count` hold nothing: they may not even be read as numbers.
-    x[v] = from_bits(select_less(lane_index() + set1_u32(static_cast<uint32_t>(v * kLanes)),
-                                 set1_u32(static_cast<uint32_t>(count)), bits(scaled), bits(lowest)));
+    x[v] =
+        from_bits(select_less(lane_index() + set1_u32(static_cast<uint32_t>(v * kLanes)),
+                              set1_u32(static_cast<uint32_t>(count)), bits(scaled), bits(lowest)));
     largest = max(largest, x[v]);
   }
   const float before = s.maximum[query];
@@ -159,8 +164,8 @@ CEDAR_INLINE void softmax_step(const AttentionState& s, int64_t query, float* sc
 }
 
 template <int kQueries>
-CEDAR_INLINE void attend_tile(const AttentionState& s, const uint16_t* q, int64_t q_stride, int64_t query,
-                              int64_t count, float scale) {
+CEDAR_INLINE void attend_tile(const AttentionState& s, const uint16_t* q, int64_t q_stride,
+                              int64_t query, int64_t count, float scale) {
   alignas(64) float scores[kQueries][kAttentionBlock];
   alignas(64) PairOperand p[kQueries][kAttentionBlock / 2];
   float alpha[kQueries];
@@ -187,8 +192,8 @@ CEDAR_INLINE void attend_tile(const AttentionState& s, const uint16_t* q, int64_
 }
 
 /// All queries against the packed block of `count` rows.
-CEDAR_INLINE void attend_block(const AttentionState& s, const uint16_t* q, int64_t q_stride, int64_t queries,
-                               int64_t count, float scale) {
+CEDAR_INLINE void attend_block(const AttentionState& s, const uint16_t* q, int64_t q_stride,
+                               int64_t queries, int64_t count, float scale) {
   int64_t i = 0;
   for (; i + kTileQueries <= queries; i += kTileQueries) {
     attend_tile<kTileQueries>(s, q + i * q_stride, q_stride, i, count, scale);
@@ -197,8 +202,9 @@ CEDAR_INLINE void attend_block(const AttentionState& s, const uint16_t* q, int64
 }
 
 /// o = bf16(sums / denominator), then rotated back where cos is set.
-CEDAR_INLINE void finish_query(const AttentionState& s, int64_t query, float denominator, const float* cos,
-                               const float* sin, int64_t rotary_dim, uint16_t* o) {
+CEDAR_INLINE void finish_query(const AttentionState& s, int64_t query, float denominator,
+                               const float* cos, const float* sin, int64_t rotary_dim,
+                               uint16_t* o) {
   const float* sums = s.sums + query * s.head_dim;
   const F32x16 d = set1(denominator);
   for (int64_t c = 0; c < s.head_dim; c += 2 * kLanes) {
@@ -209,7 +215,8 @@ CEDAR_INLINE void finish_query(const AttentionState& s, int64_t query, float den
   rotate_pairs(o + s.head_dim - rotary_dim, rotary_dim / 2, cos, sin);
 }
 
-/// Asks for the rows of one block: chosen rows lie anywhere in memory, and no hardware guesses the next one.
+/// Asks for the rows of one block: chosen rows lie anywhere in memory, and no hardware guesses the
+/// next one.
 CEDAR_INLINE void prefetch_rows(const AttendQuery& p, int64_t begin) {
   const int64_t total = p.q8_rows + p.q4n_rows;
   const int64_t end = total - begin < kAttentionBlock ? total : begin + kAttentionBlock;

@@ -2,12 +2,14 @@
 
 namespace cedar::kernels::cpu::CEDAR_ISA {
 
-// fn is read in pieces that stay in the second-level cache while every row of the tile passes over them.
+// fn is read in pieces that stay in the second-level cache while every row of the tile passes over
+// them.
 constexpr int64_t kHcPiece = 1024;
 
 /// 16-lane sums of kRows x kOutputs products over columns [begin, end).
 template <int kRows, int kOutputs>
-CEDAR_INLINE void hc_piece(const HcDots& p, int64_t row, int64_t output, int64_t begin, int64_t end) {
+CEDAR_INLINE void hc_piece(const HcDots& p, int64_t row, int64_t output, int64_t begin,
+                           int64_t end) {
   F32x16 sum[kRows][kOutputs];
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
@@ -62,17 +64,20 @@ static void hc_dots(const HcDots& p) {
 
 // kCopies: the model's four as a constant, which keeps them in registers; 0 for any other number.
 template <int kCopies>
-CEDAR_INLINE void collapse(const uint16_t* x, const float* weights, uint16_t* u, int64_t any_copies, int64_t d) {
+CEDAR_INLINE void collapse(const uint16_t* x, const float* weights, uint16_t* u, int64_t any_copies,
+                           int64_t d) {
   const int64_t copies = kCopies > 0 ? kCopies : any_copies;
   for (int64_t c = 0; c < d; c += kLanes) {
     F32x16 sum = load_bf16(x + c, d - c) * set1(weights[0]);
 #pragma GCC unroll 4
-    for (int64_t j = 1; j < copies; ++j) sum = sum + load_bf16(x + j * d + c, d - c) * set1(weights[j]);
+    for (int64_t j = 1; j < copies; ++j)
+      sum = sum + load_bf16(x + j * d + c, d - c) * set1(weights[j]);
     store_bf16(u + c, sum, d - c);
   }
 }
 
-static void hc_collapse(const uint16_t* x, const float* weights, uint16_t* u, int64_t copies, int64_t d) {
+static void hc_collapse(const uint16_t* x, const float* weights, uint16_t* u, int64_t copies,
+                        int64_t d) {
   if (copies == 4) {
     collapse<4>(x, weights, u, copies, d);
   } else {
@@ -89,8 +94,8 @@ static void hc_mean(const uint16_t* x, uint16_t* y, int64_t copies, int64_t d) {
 }
 
 template <int kCopies>
-CEDAR_INLINE void post_and_mix(const uint16_t* x, const uint16_t* y, const float* post, const float* mix,
-                               uint16_t* out, int64_t any_copies, int64_t d) {
+CEDAR_INLINE void post_and_mix(const uint16_t* x, const uint16_t* y, const float* post,
+                               const float* mix, uint16_t* out, int64_t any_copies, int64_t d) {
   const int64_t copies = kCopies > 0 ? kCopies : any_copies;
   for (int64_t c = 0; c < d; c += kLanes) {
     const int64_t left = d - c;
@@ -109,8 +114,8 @@ CEDAR_INLINE void post_and_mix(const uint16_t* x, const uint16_t* y, const float
   }
 }
 
-static void hc_post(const uint16_t* x, const uint16_t* y, const float* post, const float* mix, uint16_t* out,
-                    int64_t copies, int64_t d) {
+static void hc_post(const uint16_t* x, const uint16_t* y, const float* post, const float* mix,
+                    uint16_t* out, int64_t copies, int64_t d) {
   if (copies == 4) {
     post_and_mix<4>(x, y, post, mix, out, copies, d);
   } else {

@@ -1,9 +1,10 @@
 // Included by row_kernels_<isa>.cpp: indexer scores of a tile of keys.
 //
-// E2M1 values are halves of small integers, so a group's 32 products sum exactly in integers: keys are
-// expanded to 2v + 12 (unsigned bytes, which is what the byte dot product wants on one side), queries to 2v,
-// and the constant 12 is taken out again by the query's bias. Group sums then meet their two power-of-two
-// scales in fp32, groups ascending. Lane = key; a query's words are broadcast.
+// E2M1 values are halves of small integers, so a group's 32 products sum exactly in integers: keys
+// are expanded to 2v + 12 (unsigned bytes, which is what the byte dot product wants on one side),
+// queries to 2v, and the constant 12 is taken out again by the query's bias. Group sums then meet
+// their two power-of-two scales in fp32, groups ascending. Lane = key; a query's words are
+// broadcast.
 
 namespace cedar::kernels::cpu::CEDAR_ISA {
 
@@ -12,8 +13,8 @@ constexpr int kIndexHeads = 4;
 constexpr int kIndexVectors = CEDAR_SIMD_BYTES == 64 ? 3 : 1;
 
 struct KeyTile {
-  uint32_t* words;  // [columns / 4, kIndexTile]
-  float* scales;    // [columns / 32, kIndexTile]
+  uint32_t* words;   // [columns / 4, kIndexTile]
+  float* scales;     // [columns / 32, kIndexTile]
   uint32_t* packed;  // [columns / 8, 16]: packed words of the 16 keys being expanded
 };
 
@@ -45,7 +46,8 @@ CEDAR_INLINE void expand_keys(const IndexTile& p, const KeyTile& tile) {
   for (int64_t base = 0; base < p.keys; base += kLanes) {
     // Missing keys repeat the last one; their lanes are never stored.
     const uint8_t* rows[kLanes];
-    for (int r = 0; r < kLanes; ++r) rows[r] = p.key_rows[base + r < p.keys ? base + r : p.keys - 1];
+    for (int r = 0; r < kLanes; ++r)
+      rows[r] = p.key_rows[base + r < p.keys ? base + r : p.keys - 1];
     expand_scales(rows, p.columns, tile.scales + base);
 
     uint32_t* columns = tile.packed;
@@ -68,8 +70,8 @@ CEDAR_INLINE void expand_keys(const IndexTile& p, const KeyTile& tile) {
 
 /// q . k of kHeads heads and kVectors vectors of keys.
 template <int kHeads, int kVectors>
-CEDAR_INLINE void index_dots(const IndexTile& p, const KeyTile& tile, const IndexQueryRow& row, int64_t head,
-                             int64_t key, F32x16 (*dot)[kVectors]) {
+CEDAR_INLINE void index_dots(const IndexTile& p, const KeyTile& tile, const IndexQueryRow& row,
+                             int64_t head, int64_t key, F32x16 (*dot)[kVectors]) {
 #pragma GCC unroll 4
   for (int h = 0; h < kHeads; ++h) {
 #pragma GCC unroll 4
@@ -79,9 +81,9 @@ CEDAR_INLINE void index_dots(const IndexTile& p, const KeyTile& tile, const Inde
   for (int64_t g = 0; g < groups; ++g) {
     // Sixteen-bit partial sums hold a whole group: 8 words x 2 products x 24 x 12 < 2^15.
     U32x16 sum[kHeads][kVectors];
-    dot_bytes<kHeads, kVectors, kGroupWords>(sum, row.bias + head * groups + g, groups,
-                                             tile.words + g * kGroupWords * kIndexTile + key, kIndexTile,
-                                             row.codes + head * p.columns + g * 32, p.columns);
+    dot_bytes<kHeads, kVectors, kGroupWords>(
+        sum, row.bias + head * groups + g, groups, tile.words + g * kGroupWords * kIndexTile + key,
+        kIndexTile, row.codes + head * p.columns + g * 32, p.columns);
 #pragma GCC unroll 4
     for (int h = 0; h < kHeads; ++h) {
       const F32x16 q_scale = set1(row.scale[(head + h) * groups + g]);
@@ -97,8 +99,8 @@ CEDAR_INLINE void index_dots(const IndexTile& p, const KeyTile& tile, const Inde
 
 /// Adds the kHeads heads' weighted, rectified products to the running sums, heads ascending.
 template <int kHeads, int kVectors>
-CEDAR_INLINE void index_heads(const IndexTile& p, const KeyTile& tile, const IndexQueryRow& row, int64_t head,
-                              int64_t key, F32x16* score) {
+CEDAR_INLINE void index_heads(const IndexTile& p, const KeyTile& tile, const IndexQueryRow& row,
+                              int64_t head, int64_t key, F32x16* score) {
   F32x16 dot[kHeads][kVectors];
   index_dots<kHeads, kVectors>(p, tile, row, head, key, dot);
 #pragma GCC unroll 4
@@ -133,7 +135,9 @@ CEDAR_INLINE void index_vectors(const IndexTile& p, const KeyTile& tile, const I
     if (left <= 0) break;
     if (p.round_bf16) score[v] = round_bf16(score[v]);
     const int64_t shown = row.visible - (p.first + at);
-    const U32x16 visible = set1_u32(static_cast<uint32_t>(shown < 0 ? 0 : shown > kLanes ? kLanes : shown));
+    const U32x16 visible = set1_u32(static_cast<uint32_t>(shown < 0        ? 0
+                                                          : shown > kLanes ? kLanes
+                                                                           : shown));
     const U32x16 masked =
         select_less(lane_index(), visible, bits(score[v]), bits(set1(-__builtin_inff())));
     store(row.scores + p.first + at, from_bits(masked), left);

@@ -1,5 +1,5 @@
-// Included by row_kernels_<isa>.cpp after simd.h: e^x, dequantisation, normalisation, rotation and the small
-// element-wise loops.
+// Included by row_kernels_<isa>.cpp after simd.h: e^x, dequantisation, normalisation, rotation and
+// the small element-wise loops.
 
 namespace cedar::kernels::cpu::CEDAR_ISA {
 
@@ -43,7 +43,8 @@ CEDAR_INLINE F32x16 exp_of_nonpositive(F32x16 x) {
   p = p * r + set1(kC2);
   p = (p * (r * r) + r) + set1(1.0f);
   // 2^n is a normal number: n lies in [-126, 0].
-  const F32x16 scale = from_bits(shift_left<23>(bits(shifted) - (bits(set1(kRound)) - set1_u32(127))));
+  const F32x16 scale =
+      from_bits(shift_left<23>(bits(shifted) - (bits(set1(kRound)) - set1_u32(127))));
   return select_less(x, lowest, zero(), p * scale);
 }
 
@@ -89,7 +90,8 @@ CEDAR_INLINE float e8m0_to_float(uint8_t code) {
 
 /// E8M0 bytes (one per lane) to fp32.
 CEDAR_INLINE F32x16 e8m0_to_float(U32x16 code) {
-  const U32x16 smallest = select_less(code, set1_u32(1), set1_u32(0x00400000u), shift_left<23>(code));
+  const U32x16 smallest =
+      select_less(code, set1_u32(1), set1_u32(0x00400000u), shift_left<23>(code));
   return from_bits(select_less(set1_u32(254), code, set1_u32(0x7fc00000u), smallest));
 }
 
@@ -115,11 +117,12 @@ CEDAR_INLINE void widen_q8_words(const uint8_t* packed, int64_t columns, uint32_
 }
 
 CEDAR_INLINE void widen_q4n_words(const uint8_t* packed, int64_t columns, uint32_t* out) {
-  constexpr Bf16Table kE2m1 = {
-      {0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,  //
-       0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0},
-      {0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0, 0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0},
-      {0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0}};
+  constexpr Bf16Table kE2m1 = {{0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,  //
+                                0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0},
+                               {0x00, 0x00, 0x80, 0xc0, 0x00, 0x40, 0x80, 0xc0, 0x00, 0x00, 0x80,
+                                0xc0, 0x00, 0x40, 0x80, 0xc0},
+                               {0x00, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x80, 0xbf, 0xbf,
+                                0xbf, 0xc0, 0xc0, 0xc0, 0xc0}};
   const uint8_t* scale_codes = packed + columns / 2;
   const U32x16 lane = lane_index();
   float scales[kLanes];
@@ -134,7 +137,8 @@ CEDAR_INLINE void widen_q4n_words(const uint8_t* packed, int64_t columns, uint32
     const F32x16 s = from_bits(
         select_less(lane, set1_u32(8), bits(set1(scales[at])), bits(set1(scales[at + 1]))));
     const U32x16 bytes = widen_u8(packed + g * 16);
-    const U32x16 values = lookup_pairs(kE2m1, (bytes | shift_left<12>(bytes)) & set1_u32(0x000f000fu));
+    const U32x16 values =
+        lookup_pairs(kE2m1, (bytes | shift_left<12>(bytes)) & set1_u32(0x000f000fu));
     store_u32(out + g * 16, make_exact_pairs(even_of(values) * s, odd_of(values) * s));
   }
 }

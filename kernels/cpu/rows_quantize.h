@@ -1,5 +1,6 @@
-// Included by row_kernels_<isa>.cpp after rows_math.h: Q4X and Q4N rows (spec/model.md 2.3), 32 elements at a
-// time. quantize_row() of kernels/quantize.h is the definition; the tests compare every byte with it.
+// Included by row_kernels_<isa>.cpp after rows_math.h: Q4X and Q4N rows (spec/model.md 2.3), 32
+// elements at a time. quantize_row() of kernels/quantize.h is the definition; the tests compare
+// every byte with it.
 
 namespace cedar::kernels::cpu::CEDAR_ISA {
 
@@ -12,7 +13,8 @@ CEDAR_INLINE U32x16 float_to_e2m1(F32x16 x) {
   const F32x16 anchor = set1(4194304.0f);
   const U32x16 small = bits(a + anchor) - bits(anchor);
   const U32x16 magnitude = u & set1_u32(0x7fffffffu);
-  const U32x16 rounded = magnitude + set1_u32(0x1fffffu) + (shift_right<22>(magnitude) & set1_u32(1));
+  const U32x16 rounded =
+      magnitude + set1_u32(0x1fffffu) + (shift_right<22>(magnitude) & set1_u32(1));
   const U32x16 large = shift_right<22>(rounded) - set1_u32(252);
   const U32x16 limited = select_less(large, set1_u32(7), large, set1_u32(7));
   const U32x16 one = bits(set1(1.0f));
@@ -90,7 +92,8 @@ CEDAR_INLINE void quantize_q4(const uint16_t* x, int64_t columns, uint8_t* packe
       const GroupScale first = scale_q4n(amax[0]), second = scale_q4n(amax[1]);
       scales[c / 16] = first.code;
       if (whole) scales[c / 16 + 1] = second.code;
-      s = from_bits(select_less(lane_index(), set1_u32(8), bits(set1(first.value)), bits(set1(second.value))));
+      s = from_bits(select_less(lane_index(), set1_u32(8), bits(set1(first.value)),
+                                bits(set1(second.value))));
     } else {
       const GroupScale scale = scale_q4x(amax[0] < amax[1] ? amax[1] : amax[0]);
       scales[c / 32] = scale.code;

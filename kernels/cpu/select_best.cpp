@@ -7,12 +7,15 @@
 namespace cedar::kernels::cpu {
 
 BestColumns::BestColumns(int64_t k, float* scores, int32_t* columns)
-    : k_(k), scores_(scores), columns_(columns), threshold_(-std::numeric_limits<float>::infinity()) {}
+    : k_(k),
+      scores_(scores),
+      columns_(columns),
+      threshold_(-std::numeric_limits<float>::infinity()) {}
 
 void BestColumns::cut() {
   if (count_ <= k_) return;
-  // The columns' upper part of the scratch is free: scores_ has capacity(k) places, and as many follow the
-  // columns for the selection.
+  // The columns' upper part of the scratch is free: scores_ has capacity(k) places, and as many
+  // follow the columns for the selection.
   float* order = reinterpret_cast<float*>(columns_ + capacity(k_));
   std::copy_n(scores_, count_, order);
   std::nth_element(order, order + (k_ - 1), order + count_, std::greater<float>());
@@ -34,8 +37,8 @@ void BestColumns::cut() {
   threshold_ = worst;
 }
 
-void BestColumns::scan(const RowKernels& kernels, const float* scores, const uint32_t* mask, int64_t begin,
-                       int64_t end) {
+void BestColumns::scan(const RowKernels& kernels, const float* scores, const uint32_t* mask,
+                       int64_t begin, int64_t end) {
   if (k_ == 0) return;
   SelectScan scan;
   scan.scores = scores;

@@ -1,5 +1,6 @@
-// A unit of work is some heads of one query: all of them while there are queries enough for the threads, a
-// share of them when there are not (decode). Heads do not meet, so the split cannot change a result.
+// A unit of work is some heads of one query: all of them while there are queries enough for the
+// threads, a share of them when there are not (decode). Heads do not meet, so the split cannot
+// change a result.
 
 #include <algorithm>
 
@@ -10,7 +11,8 @@
 namespace cedar::kernels::cpu {
 namespace {
 
-// Packing a block costs as much as attending it with about five heads; below eight a share is mostly packing.
+// Packing a block costs as much as attending it with about five heads; below eight a share is
+// mostly packing.
 constexpr int64_t kLeastHeads = 8;
 
 int64_t heads_per_unit(const KernelContext& ctx, const SparseAttentionParams& p) {
@@ -29,14 +31,16 @@ int64_t longest_list(const SparseAttentionParams& p) {
 }
 
 /// Fills the row's list; sets q8_rows and q4n_rows.
-void list_rows(const SparseAttentionParams& p, int64_t row, const uint8_t** list, AttendQuery& query) {
+void list_rows(const SparseAttentionParams& p, int64_t row, const uint8_t** list,
+               AttendQuery& query) {
   const WindowSpan& w = p.window[row];
   int64_t count = 0;
   for (int64_t position = w.ring_begin; position < w.ring_end; ++position) {
     list[count++] = p.rings.row(w.slot, position);
   }
   const int64_t chunk_row_bytes = packed_row_bytes(RowFormat::q8, p.head_dim);
-  for (int64_t i = w.chunk_begin; i < w.chunk_end; ++i) list[count++] = p.chunk_rows + i * chunk_row_bytes;
+  for (int64_t i = w.chunk_begin; i < w.chunk_end; ++i)
+    list[count++] = p.chunk_rows + i * chunk_row_bytes;
   query.q8_rows = count;
   if (p.topk != nullptr) {
     for (int64_t i = 0; i < p.k; ++i) {
@@ -59,7 +63,8 @@ Status sparse_attention(KernelContext& ctx, const SparseAttentionParams& p) {
   const int64_t table_bytes = align_up(pairs * 8, Buffer::kAlignment);
 
   ArenaScope scope(*ctx.arena);
-  WorkerScratch scratch(ctx, list_bytes + table_bytes + attention_scratch_bytes(unit_heads, p.head_dim));
+  WorkerScratch scratch(ctx,
+                        list_bytes + table_bytes + attention_scratch_bytes(unit_heads, p.head_dim));
   ctx.pool->parallel_for(p.rows * units, 1, [&](int64_t begin, int64_t end) {
     const WorkerScratch::Lease lease(scratch);
     const uint8_t** list = reinterpret_cast<const uint8_t**>(lease.data());

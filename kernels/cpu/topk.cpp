@@ -1,5 +1,5 @@
-// Long rows of a small batch are cut into segments, one scan each; the best of a row are then the best among
-// the segments' best, taken in column order, so that the cut cannot change the result.
+// Long rows of a small batch are cut into segments, one scan each; the best of a row are then the
+// best among the segments' best, taken in column order, so that the cut cannot change the result.
 
 #include <algorithm>
 #include <limits>
@@ -55,7 +55,8 @@ void topk_segmented(KernelContext& ctx, const TopkParams& p, int64_t segments) {
     for (int64_t row = begin; row < end; ++row) {
       BestColumns best = best_in(lease.data(), p.k);
       for (int64_t i = row * segments; i < (row + 1) * segments; ++i) {
-        for (int64_t c = 0; c < counts[i]; ++c) best.offer(scores[i * p.k + c], columns[i * p.k + c]);
+        for (int64_t c = 0; c < counts[i]; ++c)
+          best.offer(scores[i * p.k + c], columns[i * p.k + c]);
       }
       write_row(best, p.k, p.indices + row * p.k);
     }
@@ -72,7 +73,8 @@ void mark_block(uint32_t* mask, int64_t block, int64_t b, int64_t columns) {
 
 Status topk(KernelContext& ctx, const TopkParams& p) {
   ArenaScope scope(*ctx.arena);
-  const int64_t segments = std::min(ceil_div(ctx.pool->threads(), p.rows), p.columns / kLeastSegment);
+  const int64_t segments =
+      std::min(ceil_div(ctx.pool->threads(), p.rows), p.columns / kLeastSegment);
   if (segments > 1) {
     topk_segmented(ctx, p, segments);
     return {};

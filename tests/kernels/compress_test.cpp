@@ -15,7 +15,8 @@ TEST_P(Compress, PoolsChunkRowsAndPendingRows) {
   for (const Shape shape : {Shape{2, 512}, {2, 96}, {1, 32}, {3, 40}}) {
     const int64_t ratio = shape.ratio, columns = shape.columns;
     constexpr int64_t kChunk = 7, kSlots = 2;
-    const auto kv = test::random_f32(kChunk * columns, 1), gate = test::random_f32(kChunk * columns, 2, 3.0f);
+    const auto kv = test::random_f32(kChunk * columns, 1),
+               gate = test::random_f32(kChunk * columns, 2, 3.0f);
     const int64_t kept = kSlots * std::max<int64_t>(ratio - 1, 1);
     const auto pending_kv = test::random_f32(kept * columns, 3);
     const auto pending_gate = test::random_f32(kept * columns, 4, 3.0f);
@@ -31,7 +32,8 @@ TEST_P(Compress, PoolsChunkRowsAndPendingRows) {
       members.push_back(static_cast<int32_t>(ratio + m));
       pending_rows.push_back(0);
     }
-    auto d_kv = upload(kv), d_gate = upload(gate), d_pkv = upload(pending_kv), d_pgate = upload(pending_gate);
+    auto d_kv = upload(kv), d_gate = upload(gate), d_pkv = upload(pending_kv),
+         d_pgate = upload(pending_gate);
     auto d_members = upload(members), d_rows = upload(pending_rows);
     auto d_weight = upload(weight);
     auto latent = reserve<Bf16>(2 * columns);
@@ -58,7 +60,8 @@ TEST_P(Compress, PoolsChunkRowsAndPendingRows) {
         for (size_t m = 0; m < static_cast<size_t>(ratio); ++m) {
           const size_t at = g * static_cast<size_t>(ratio) + m;
           const bool chunk = members[at] >= 0;
-          const int64_t row = chunk ? members[at] : (-1 - members[at]) * (ratio - 1) + pending_rows[at];
+          const int64_t row =
+              chunk ? members[at] : (-1 - members[at]) * (ratio - 1) + pending_rows[at];
           const auto i = static_cast<size_t>(row * columns + c);
           const double e = std::exp(static_cast<double>(chunk ? gate[i] : pending_gate[i]));
           total += e;
@@ -69,7 +72,9 @@ TEST_P(Compress, PoolsChunkRowsAndPendingRows) {
       const auto normed = test::rms_norm_reference(pooled, test::widened(weight), 1e-20);
       want.insert(want.end(), normed.begin(), normed.end());
     }
-    EXPECT_LT(test::relative_l2(std::span<const Bf16>(latent.host()), std::span<const double>(want)), 3e-3)
+    EXPECT_LT(
+        test::relative_l2(std::span<const Bf16>(latent.host()), std::span<const double>(want)),
+        3e-3)
         << ratio << " " << columns;
   }
 }

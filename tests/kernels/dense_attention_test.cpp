@@ -8,7 +8,8 @@ namespace {
 
 class DenseAttention : public test::EachBackend {
  protected:
-  std::vector<Bf16> run(const std::vector<Bf16>& qkv, int64_t rows, int64_t heads, int64_t head_dim) {
+  std::vector<Bf16> run(const std::vector<Bf16>& qkv, int64_t rows, int64_t heads,
+                        int64_t head_dim) {
     auto source = upload(qkv);
     auto o = reserve<Bf16>(rows * heads * head_dim);
     test::expect_ok(dense_attention(ctx(), {.qkv = source.data(),
@@ -26,9 +27,11 @@ TEST_P(DenseAttention, FollowsTheFormula) {
        {std::tuple<int64_t, int64_t, int64_t>{1, 2, 32}, {63, 3, 32}, {200, 2, 64}}) {
     const auto qkv = test::random_bf16(rows * 3 * heads * head_dim, 91);
     const auto got = run(qkv, rows, heads, head_dim);
-    const auto part = [&, heads = heads, head_dim = head_dim](int64_t row, int64_t which, int64_t h) {
-      return test::widened(std::span(qkv).subspan(static_cast<size_t>(((row * 3 + which) * heads + h) * head_dim),
-                                                  static_cast<size_t>(head_dim)));
+    const auto part = [&, heads = heads, head_dim = head_dim](int64_t row, int64_t which,
+                                                              int64_t h) {
+      return test::widened(
+          std::span(qkv).subspan(static_cast<size_t>(((row * 3 + which) * heads + h) * head_dim),
+                                 static_cast<size_t>(head_dim)));
     };
     std::vector<double> want(got.size());
     for (int64_t h = 0; h < heads; ++h) {
@@ -42,7 +45,8 @@ TEST_P(DenseAttention, FollowsTheFormula) {
         std::copy(o.begin(), o.end(), want.begin() + (r * heads + h) * head_dim);
       }
     }
-    EXPECT_LT(test::relative_l2(std::span<const Bf16>(got), std::span<const double>(want)), 3.5e-3) << rows;
+    EXPECT_LT(test::relative_l2(std::span<const Bf16>(got), std::span<const double>(want)), 3.5e-3)
+        << rows;
   }
 }
 
@@ -109,7 +113,8 @@ TEST_P(DenseAttention, BiasActivationResidual) {
 }
 
 TEST_P(DenseAttention, ABiasedLinearRoundsOnce) {
-  // 1 + 2^-8 lies half way between two bf16: rounding the sum before the bias loses the bias's 2^-9.
+  // 1 + 2^-8 lies half way between two bf16: rounding the sum before the bias loses the bias's
+  // 2^-9.
   auto sum = upload(std::vector<float>{1.00390625f, 1.00390625f});
   auto bias = upload(std::vector<Bf16>{Bf16(0.001953125f), Bf16(-0.001953125f)});
   auto x = upload(std::vector<Bf16>(2, Bf16(77.0f)));
@@ -131,7 +136,8 @@ TEST_P(DenseAttention, SiluMul) {
   x[1] = Bf16(200.0f);
   auto source = upload(x);
   auto y = reserve<Bf16>(kRows * kColumns);
-  test::expect_ok(silu_mul(ctx(), {.x = source.data(), .y = y.data(), .rows = kRows, .columns = kColumns}));
+  test::expect_ok(
+      silu_mul(ctx(), {.x = source.data(), .y = y.data(), .rows = kRows, .columns = kColumns}));
   const auto got = y.host();
   for (int64_t r = 0; r < kRows; ++r) {
     for (int64_t c = 0; c < kColumns; ++c) {

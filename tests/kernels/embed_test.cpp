@@ -27,9 +27,12 @@ TEST_P(Embed, CopiesTokenRowsAndImageRows) {
     const auto got = x.host();
     for (size_t r = 0; r < 5; ++r) {
       const bool image = with_images && override_index[r] >= 0;
-      const Bf16* want = image ? images.data() + override_index[r] * kD : table.data() + ids[r] * kD;
+      const Bf16* want =
+          image ? images.data() + override_index[r] * kD : table.data() + ids[r] * kD;
       for (size_t j = 0; j < kCopies; ++j) {
-        EXPECT_TRUE(std::equal(want, want + kD, got.begin() + static_cast<int64_t>((r * kCopies + j) * kD))) << r;
+        EXPECT_TRUE(
+            std::equal(want, want + kD, got.begin() + static_cast<int64_t>((r * kCopies + j) * kD)))
+            << r;
       }
     }
   }
@@ -46,15 +49,18 @@ TEST_P(Embed, GatherAndScatterMoveRows) {
   test::expect_ok(gather_rows(ctx(), p));
   std::vector<uint8_t> want(4 * kBytes, 1);
   for (int64_t i : {0, 2, 3}) {
-    std::copy_n(source.begin() + index[static_cast<size_t>(i)] * kBytes, kBytes, want.begin() + i * kBytes);
+    std::copy_n(source.begin() + index[static_cast<size_t>(i)] * kBytes, kBytes,
+                want.begin() + i * kBytes);
   }
   EXPECT_EQ(gathered.host(), want);
 
   auto scattered = reserve<uint8_t>(6 * kBytes, uint8_t{2});
-  test::expect_ok(scatter_rows(ctx(), {gathered.data(), d_rows.data(), scattered.data(), 4, kBytes}));
+  test::expect_ok(
+      scatter_rows(ctx(), {gathered.data(), d_rows.data(), scattered.data(), 4, kBytes}));
   std::vector<uint8_t> spread(6 * kBytes, 2);
   for (int64_t i : {0, 2, 3}) {
-    std::copy_n(want.begin() + i * kBytes, kBytes, spread.begin() + index[static_cast<size_t>(i)] * kBytes);
+    std::copy_n(want.begin() + i * kBytes, kBytes,
+                spread.begin() + index[static_cast<size_t>(i)] * kBytes);
   }
   EXPECT_EQ(scattered.host(), spread);
 }

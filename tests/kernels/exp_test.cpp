@@ -39,7 +39,8 @@ TEST_P(Exp, IsWithinOneUlpOfTheTrueValue) {
 
 TEST_P(Exp, HandlesTheEnds) {
   const float infinity = std::numeric_limits<float>::infinity();
-  const std::vector<float> y = run({0.0f, -0.0f, -infinity, -1e30f, -87.4f, 88.8f, 1e30f, infinity});
+  const std::vector<float> y =
+      run({0.0f, -0.0f, -infinity, -1e30f, -87.4f, 88.8f, 1e30f, infinity});
   EXPECT_EQ(y[0], 1.0f);
   EXPECT_EQ(y[1], 1.0f);
   for (int i = 2; i < 5; ++i) EXPECT_EQ(y[static_cast<size_t>(i)], 0.0f) << i;

@@ -20,7 +20,8 @@ struct Sublayer {
   std::vector<Bf16> norm = test::random_bf16(d, 66);
 
   test::Row copy(int64_t row, int64_t j) const {
-    return test::widened(std::span(x).subspan(static_cast<size_t>((row * copies + j) * d), static_cast<size_t>(d)));
+    return test::widened(
+        std::span(x).subspan(static_cast<size_t>((row * copies + j) * d), static_cast<size_t>(d)));
   }
   test::Row mixed(int64_t row, const double* weights) const {
     test::Row sum(static_cast<size_t>(d), 0.0);
@@ -43,7 +44,8 @@ class HyperConnection : public test::EachBackend {
   Start start(const Sublayer& s) { return start(ctx(), s); }
   Start start(KernelContext& context, const Sublayer& s) {
     auto x = upload(s.x), norm = upload(s.norm);
-    auto pre_in = upload(s.pre_in), fn = upload(s.fn), base = upload(s.base), scale = upload(s.scale);
+    auto pre_in = upload(s.pre_in), fn = upload(s.fn), base = upload(s.base),
+         scale = upload(s.scale);
     auto u = reserve<Bf16>(s.rows * s.d);
     auto pre = reserve<float>(s.rows * s.copies), post = reserve<float>(s.rows * s.copies);
     auto mix = reserve<float>(s.rows * s.copies * s.copies);
@@ -67,8 +69,11 @@ class HyperConnection : public test::EachBackend {
 };
 
 TEST_P(HyperConnection, PreFollowsTheFormula) {
-  for (const auto& [rows, copies, d] :
-       {std::tuple<int64_t, int64_t, int64_t>{3, 4, 160}, {18, 4, 40}, {2, 2, 25}, {1, 4, 5120}, {5, 8, 64}}) {
+  for (const auto& [rows, copies, d] : {std::tuple<int64_t, int64_t, int64_t>{3, 4, 160},
+                                        {18, 4, 40},
+                                        {2, 2, 25},
+                                        {1, 4, 5120},
+                                        {5, 8, 64}}) {
     const Sublayer s{rows, copies, d};
     const Start got = start(s);
     std::vector<double> u, pre, post, mix;
@@ -95,10 +100,17 @@ TEST_P(HyperConnection, PreFollowsTheFormula) {
       const test::Row normed = test::rms_norm_reference(collapsed, test::widened(s.norm), 1e-20);
       u.insert(u.end(), normed.begin(), normed.end());
     }
-    EXPECT_LT(test::worst_error(std::span<const float>(got.pre), std::span<const double>(pre)), 2e-6) << d;
-    EXPECT_LT(test::worst_error(std::span<const float>(got.post), std::span<const double>(post)), 2e-6) << d;
-    EXPECT_LT(test::worst_error(std::span<const float>(got.mix), std::span<const double>(mix)), 2e-6) << d;
-    EXPECT_LT(test::relative_l2(std::span<const Bf16>(got.u), std::span<const double>(u)), 3e-3) << d;
+    EXPECT_LT(test::worst_error(std::span<const float>(got.pre), std::span<const double>(pre)),
+              2e-6)
+        << d;
+    EXPECT_LT(test::worst_error(std::span<const float>(got.post), std::span<const double>(post)),
+              2e-6)
+        << d;
+    EXPECT_LT(test::worst_error(std::span<const float>(got.mix), std::span<const double>(mix)),
+              2e-6)
+        << d;
+    EXPECT_LT(test::relative_l2(std::span<const Bf16>(got.u), std::span<const double>(u)), 3e-3)
+        << d;
   }
 }
 
@@ -123,7 +135,8 @@ TEST_P(HyperConnection, ARowIsTheSameAloneAndOnAnyInstructionSet) {
 }
 
 TEST_P(HyperConnection, PostMixesAndMayWorkInPlace) {
-  for (const auto& [rows, copies, d] : {std::tuple<int64_t, int64_t, int64_t>{5, 4, 160}, {2, 3, 21}, {1, 8, 5120}}) {
+  for (const auto& [rows, copies, d] :
+       {std::tuple<int64_t, int64_t, int64_t>{5, 4, 160}, {2, 3, 21}, {1, 8, 5120}}) {
     const Sublayer s{rows, copies, d};
     const auto post = test::random_f32(rows * copies, 67);
     const auto mix = test::random_f32(rows * copies * copies, 68);
@@ -146,7 +159,8 @@ TEST_P(HyperConnection, PostMixesAndMayWorkInPlace) {
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t k = 0; k < copies; ++k) {
         test::Row weights;
-        for (int64_t j = 0; j < copies; ++j) weights.push_back(mix[static_cast<size_t>((r * copies + j) * copies + k)]);
+        for (int64_t j = 0; j < copies; ++j)
+          weights.push_back(mix[static_cast<size_t>((r * copies + j) * copies + k)]);
         test::Row sum = s.mixed(r, weights.data());
         for (int64_t c = 0; c < d; ++c) {
           sum[static_cast<size_t>(c)] += post[static_cast<size_t>(r * copies + k)] *
@@ -155,7 +169,8 @@ TEST_P(HyperConnection, PostMixesAndMayWorkInPlace) {
         want.insert(want.end(), sum.begin(), sum.end());
       }
     }
-    EXPECT_LT(test::relative_l2(std::span<const Bf16>(out.host()), std::span<const double>(want)), 2.5e-3);
+    EXPECT_LT(test::relative_l2(std::span<const Bf16>(out.host()), std::span<const double>(want)),
+              2.5e-3);
   }
 }
 
@@ -186,17 +201,20 @@ TEST_P(HyperConnection, CollapseAndMean) {
   p.raw = raw.data();
   test::expect_ok(hc_collapse(ctx(), p));
   EXPECT_EQ(test::bits_of(raw.host()), test::bits_of(plain));
-  EXPECT_LT(test::relative_l2(std::span<const Bf16>(u.host()), std::span<const double>(normed)), 3e-3);
+  EXPECT_LT(test::relative_l2(std::span<const Bf16>(u.host()), std::span<const double>(normed)),
+            3e-3);
 
   auto mean = reserve<Bf16>(6 * 130, Bf16(5.0f));
-  test::expect_ok(hc_mean(ctx(), {.x = x.data(), .y = mean.data(), .y_stride = 130, .rows = 6, .copies = 4, .d = 100}));
+  test::expect_ok(hc_mean(
+      ctx(), {.x = x.data(), .y = mean.data(), .y_stride = 130, .rows = 6, .copies = 4, .d = 100}));
   const auto means = mean.host();
   const test::Row quarter(4, 0.25);
   for (int64_t r = 0; r < 6; ++r) {
     const test::Row sum = s.mixed(r, quarter.data());
     for (int64_t c = 0; c < 130; ++c) {
       const Bf16 got = means[static_cast<size_t>(r * 130 + c)];
-      const Bf16 expected = c < 100 ? Bf16(static_cast<float>(sum[static_cast<size_t>(c)])) : Bf16(5.0f);
+      const Bf16 expected =
+          c < 100 ? Bf16(static_cast<float>(sum[static_cast<size_t>(c)])) : Bf16(5.0f);
       ASSERT_LE(test::bf16_steps(got, expected), 1) << r << " " << c;
     }
   }
@@ -204,24 +222,30 @@ TEST_P(HyperConnection, CollapseAndMean) {
 
 TEST_P(HyperConnection, RefusesTooManyCopies) {
   Bf16 x;
-  test::expect_invalid(hc_mean(ctx(), {.x = &x, .y = &x, .y_stride = 1, .rows = 1, .copies = 9, .d = 1}), "copies", "9");
+  test::expect_invalid(
+      hc_mean(ctx(), {.x = &x, .y = &x, .y_stride = 1, .rows = 1, .copies = 9, .d = 1}), "copies",
+      "9");
 }
 
 CEDAR_EACH_BACKEND(HyperConnection);
 
 TEST(HcSplit, EqualsTheReferenceProgram) {
-  const auto units = test::SafetensorsLite::open(std::string(CEDAR_SOURCE_DIR) + "/tests/golden/units.safetensors");
+  const auto units = test::SafetensorsLite::open(std::string(CEDAR_SOURCE_DIR) +
+                                                 "/tests/golden/units.safetensors");
   const auto mixes = units.at("sinkhorn.mixes").as<float>();
   std::vector<float> pre(64 * 4), post(64 * 4), mix(64 * 16);
   for (size_t r = 0; r < 64; ++r) {
     // Iterations and eps of the mini model's config.json.
     hc_split(mixes.data() + r * 24, units.at("sinkhorn.base").as<float>().data(),
-             units.at("sinkhorn.scale").as<float>().data(), 4, 1e-5f, 12, pre.data() + r * 4, post.data() + r * 4,
-             mix.data() + r * 16);
+             units.at("sinkhorn.scale").as<float>().data(), 4, 1e-5f, 12, pre.data() + r * 4,
+             post.data() + r * 4, mix.data() + r * 16);
   }
-  EXPECT_LT(test::relative_l2(std::span<const float>(pre), units.at("sinkhorn.pre").as<float>()), 1e-5);
-  EXPECT_LT(test::relative_l2(std::span<const float>(post), units.at("sinkhorn.post").as<float>()), 1e-5);
-  EXPECT_LT(test::relative_l2(std::span<const float>(mix), units.at("sinkhorn.comb").as<float>()), 1e-5);
+  EXPECT_LT(test::relative_l2(std::span<const float>(pre), units.at("sinkhorn.pre").as<float>()),
+            1e-5);
+  EXPECT_LT(test::relative_l2(std::span<const float>(post), units.at("sinkhorn.post").as<float>()),
+            1e-5);
+  EXPECT_LT(test::relative_l2(std::span<const float>(mix), units.at("sinkhorn.comb").as<float>()),
+            1e-5);
 }
 
 TEST(HcSplit, EqualsTheSpecificationsVector) {
@@ -234,8 +258,9 @@ TEST(HcSplit, EqualsTheSpecificationsVector) {
   hc_split(m.data(), base.data(), scale.data(), 4, 1e-6f, 20, pre.data(), post.data(), mix.data());
   const std::vector<float> want_pre = {.294215977f, .592667639f, .407334417f, .705786049f};
   const std::vector<float> want_post = {1.03123987f, .784673691f, 1.18533325f, .937581241f};
-  const std::vector<float> want_mix = {.178690612f, .506091595f,  .182538778f, .132678017f, .267629176f, .0228897352f,
-                                       .510766268f, .198713884f,  .15424493f,  .436855167f, .294371754f, .114527158f,
+  const std::vector<float> want_mix = {.178690612f, .506091595f,  .182538778f,  .132678017f,
+                                       .267629176f, .0228897352f, .510766268f,  .198713884f,
+                                       .15424493f,  .436855167f,  .294371754f,  .114527158f,
                                        .399434298f, .0341625139f, .0123222247f, .554080009f};
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(pre[i], want_pre[i], 1e-6f);
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(post[i], want_post[i], 1e-6f);

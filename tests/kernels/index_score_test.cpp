@@ -35,7 +35,8 @@ class IndexScore : public test::EachBackend {
     const auto q_values = test::random_bf16(rows * problem.heads * problem.columns, 32);
     std::vector<uint8_t> q(static_cast<size_t>(rows * problem.heads * bytes));
     for (int64_t i = 0; i < rows * problem.heads; ++i) {
-      quantize_row(RowFormat::q4x, q_values.data() + i * problem.columns, problem.columns, q.data() + i * bytes);
+      quantize_row(RowFormat::q4x, q_values.data() + i * problem.columns, problem.columns,
+                   q.data() + i * bytes);
     }
     const auto weights = test::random_bf16(rows * problem.heads, 33);
     auto d_q = upload(q);
@@ -77,14 +78,16 @@ class IndexScore : public test::EachBackend {
       test::Row w;
       for (int64_t h = 0; h < problem.heads; ++h) {
         std::vector<Bf16> x(static_cast<size_t>(problem.columns));
-        dequantize_row(RowFormat::q4x, q.data() + (r * problem.heads + h) * bytes, problem.columns, x.data());
+        dequantize_row(RowFormat::q4x, q.data() + (r * problem.heads + h) * bytes, problem.columns,
+                       x.data());
         heads.push_back(test::widened(x));
         w.push_back(test::as_double(weights[static_cast<size_t>(r * problem.heads + h)]) / 64);
       }
       for (int64_t j = 0; j < stride; ++j) {
         out.want.push_back(j < problem.visible[static_cast<size_t>(r)] && allowed(r, j)
                                ? test::index_score_reference(
-                                     heads, w, keys.row(problem.sequences[static_cast<size_t>(r)], j),
+                                     heads, w,
+                                     keys.row(problem.sequences[static_cast<size_t>(r)], j),
                                      mode == IndexScoreMode::bf16)
                                : static_cast<double>(kMinusInfinity));
       }
@@ -130,7 +133,8 @@ TEST_P(IndexScore, Bf16RoundsWhereTheReferenceRounds) {
       finite += std::isfinite(out.want[i]) ? 1 : 0;
       different += got == want ? 0 : 1;
     }
-    // The head sum alone is inexact: it may fall on the other side of a rounding boundary now and then.
+    // The head sum alone is inexact: it may fall on the other side of a rounding boundary now and
+    // then.
     EXPECT_LE(different, finite / 50);
   }
 }
@@ -140,13 +144,14 @@ TEST_P(IndexScore, ARowDoesNotDependOnItsNeighbours) {
     // The second run scores the same first row alone.
     const Outcome together = run(kRelease, mode, 170);
     const Outcome alone = run({32, 128, {0}, {150}, 160, 64}, mode, 170);
-    for (size_t i = 0; i < 170; ++i) ASSERT_EQ(float_bits(together.scores[i]), float_bits(alone.scores[i])) << i;
+    for (size_t i = 0; i < 170; ++i)
+      ASSERT_EQ(float_bits(together.scores[i]), float_bits(alone.scores[i])) << i;
   }
 }
 
 TEST_P(IndexScore, APoolHidesTheOtherKeysAndChangesNoScore) {
-  // Rows of one sequence: a sparse pool, one that holds every key, an empty one, one that holds none but
-  // invisible keys.
+  // Rows of one sequence: a sparse pool, one that holds every key, an empty one, one that holds
+  // none but invisible keys.
   Problem problem{32, 128, {0, 0, 0, 0, 1}, {150, 151, 149, 40, 150}, 160, 64};
   problem.pools.assign(5, std::vector<bool>(170, false));
   for (size_t j = 0; j < 170; ++j) {
@@ -172,7 +177,8 @@ TEST_P(IndexScore, APoolHidesTheOtherKeysAndChangesNoScore) {
 }
 
 TEST_P(IndexScore, QueriesAreRotatedAndPackedPerHead) {
-  for (const auto& [heads, columns, rotary] : {std::tuple<int64_t, int64_t, int64_t>{32, 128, 64}, {2, 32, 24}}) {
+  for (const auto& [heads, columns, rotary] :
+       {std::tuple<int64_t, int64_t, int64_t>{32, 128, 64}, {2, 32, 24}}) {
     const std::vector<int64_t> positions = {0, 5, 123456};
     const auto inv_freq = rope_inverse_frequencies(rotary, 160000, {16, 32, 1, 65536});
     auto values = test::random_bf16(3 * heads * columns, 41);

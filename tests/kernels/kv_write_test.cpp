@@ -16,8 +16,9 @@ struct Case {
 class KvWrite : public test::EachBackend {
  protected:
   /// The packed row that x becomes when every step runs on its own.
-  static std::vector<uint8_t> expected(const Case& c, std::vector<Bf16> x, const std::vector<Bf16>& weight,
-                                       int64_t position, const std::vector<float>& inv_freq) {
+  static std::vector<uint8_t> expected(const Case& c, std::vector<Bf16> x,
+                                       const std::vector<Bf16>& weight, int64_t position,
+                                       const std::vector<float>& inv_freq) {
     test::BackendContext plain(test::all_backends().front());
     if (c.norm) {
       test::expect_ok(rms_norm(*plain, {.x = x.data(),
@@ -45,9 +46,12 @@ class KvWrite : public test::EachBackend {
 };
 
 TEST_P(KvWrite, NormalisesRotatesAndPacks) {
-  for (const Case c : {Case{RowFormat::q8, 512, 64, true}, {RowFormat::q8, 96, 24, true},
-                       {RowFormat::q4n, 512, 64, false}, {RowFormat::q4n, 96, 24, false},
-                       {RowFormat::q4x, 128, 64, true}, {RowFormat::q4x, 32, 24, true}}) {
+  for (const Case c : {Case{RowFormat::q8, 512, 64, true},
+                       {RowFormat::q8, 96, 24, true},
+                       {RowFormat::q4n, 512, 64, false},
+                       {RowFormat::q4n, 96, 24, false},
+                       {RowFormat::q4x, 128, 64, true},
+                       {RowFormat::q4x, 32, 24, true}}) {
     constexpr int64_t kRows = 9;
     const int64_t stride = c.columns + 16;
     const auto host = test::random_bf16(kRows * stride, 11, 2.0f);
@@ -74,7 +78,8 @@ TEST_P(KvWrite, NormalisesRotatesAndPacks) {
     p.dense = dense.data();
     test::expect_ok(kv_write(ctx(), p));
 
-    // The same rows into pages: row 3 is dropped, the others end up in two sequences, across page boundaries.
+    // The same rows into pages: row 3 is dropped, the others end up in two sequences, across page
+    // boundaries.
     test::PagedStore store(device(), c.format, 2, 40, c.columns, 8, 13);
     const std::vector<int32_t> sequences = {0, 0, 1, 1, 1, 0, 0, 1, 1};
     const std::vector<int64_t> targets = {7, 8, 0, -1, 15, 16, 39, 31, 32};
@@ -91,11 +96,15 @@ TEST_P(KvWrite, NormalisesRotatesAndPacks) {
     const auto rows = dense.host();
     for (int64_t r = 0; r < kRows; ++r) {
       const auto begin = host.begin() + r * stride;
-      const auto want =
-          expected(c, {begin, begin + c.columns}, weight, positions[static_cast<size_t>(r)], inv_freq);
-      EXPECT_TRUE(std::equal(want.begin(), want.end(), rows.begin() + r * bytes)) << c.columns << " row " << r;
+      const auto want = expected(c, {begin, begin + c.columns}, weight,
+                                 positions[static_cast<size_t>(r)], inv_freq);
+      EXPECT_TRUE(std::equal(want.begin(), want.end(), rows.begin() + r * bytes))
+          << c.columns << " row " << r;
       if (targets[static_cast<size_t>(r)] < 0) continue;
-      EXPECT_EQ(store.packed_row(sequences[static_cast<size_t>(r)], targets[static_cast<size_t>(r)]), want) << r;
+      EXPECT_EQ(
+          store.packed_row(sequences[static_cast<size_t>(r)], targets[static_cast<size_t>(r)]),
+          want)
+          << r;
     }
     for (const int64_t j : {1, 14, 16, 30, 33, 39}) {
       EXPECT_EQ(store.packed_row(1, j), before[static_cast<size_t>(j)]) << "untouched row " << j;
@@ -104,8 +113,8 @@ TEST_P(KvWrite, NormalisesRotatesAndPacks) {
 }
 
 TEST_P(KvWrite, PacksEveryKindOfNumberAsTheDefinitionDoes) {
-  // Ties, zeros of both signs, the floors' neighbourhood, huge values, infinity and NaN, each scaled so that
-  // groups of all sizes of amax occur.
+  // Ties, zeros of both signs, the floors' neighbourhood, huge values, infinity and NaN, each
+  // scaled so that groups of all sizes of amax occur.
   constexpr int64_t kColumns = 96, kRows = 400;
   std::mt19937 engine(14);
   std::vector<Bf16> host;
@@ -137,7 +146,8 @@ TEST_P(KvWrite, PacksEveryKindOfNumberAsTheDefinitionDoes) {
     for (int64_t r = 0; r < kRows; ++r) {
       std::vector<uint8_t> want(static_cast<size_t>(bytes));
       quantize_row(format, host.data() + r * kColumns, columns, want.data());
-      ASSERT_TRUE(std::equal(want.begin(), want.end(), got.begin() + r * bytes)) << static_cast<int>(format) << " " << r;
+      ASSERT_TRUE(std::equal(want.begin(), want.end(), got.begin() + r * bytes))
+          << static_cast<int>(format) << " " << r;
     }
   }
 }
@@ -157,7 +167,8 @@ TEST_P(KvWrite, RingsKeepTheRowOfEachPosition) {
   auto device_slots = upload(slots);
   auto device_positions = upload(positions);
   RingWriteParams p;
-  p.rings = {.base = ring.data(), .slot_stride_bytes = stride, .row_bytes = kBytes, .window = kWindow};
+  p.rings = {
+      .base = ring.data(), .slot_stride_bytes = stride, .row_bytes = kBytes, .window = kWindow};
   p.chunk_rows = device_chunk.data();
   p.slots = device_slots.data();
   p.positions = device_positions.data();

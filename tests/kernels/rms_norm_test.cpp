@@ -33,12 +33,14 @@ TEST_P(RmsNorm, FollowsTheFormula) {
     const auto y = run(x, weight, 3, columns, 1e-20f);
     for (int64_t r = 0; r < 3; ++r) {
       const auto want = test::rms_norm_reference(
-          test::widened(std::span(x).subspan(static_cast<size_t>(r * columns), static_cast<size_t>(columns))),
+          test::widened(
+              std::span(x).subspan(static_cast<size_t>(r * columns), static_cast<size_t>(columns))),
           test::widened(weight), 1e-20);
       for (int64_t c = 0; c < columns; ++c) {
         const Bf16 rounded(static_cast<float>(want[static_cast<size_t>(c)]));
         // One step where fp32 and double fall on two sides of a rounding boundary.
-        ASSERT_LE(test::bf16_steps(y[static_cast<size_t>(r * columns + c)], rounded), 1) << columns << " " << c;
+        ASSERT_LE(test::bf16_steps(y[static_cast<size_t>(r * columns + c)], rounded), 1)
+            << columns << " " << c;
       }
     }
   }
@@ -78,7 +80,13 @@ TEST_P(RmsNorm, AllowsTheSameArrayAndDependsOnTheRowAlone) {
 
 TEST_P(RmsNorm, RefusesWrongShapes) {
   Bf16 value;
-  RmsNormParams p{.x = &value, .x_stride = 3, .weight = &value, .y = &value, .y_stride = 4, .rows = 1, .columns = 4};
+  RmsNormParams p{.x = &value,
+                  .x_stride = 3,
+                  .weight = &value,
+                  .y = &value,
+                  .y_stride = 4,
+                  .rows = 1,
+                  .columns = 4};
   test::expect_invalid(rms_norm(ctx(), p), "x_stride", "3");
   p.x_stride = 4;
   p.rows = -2;
@@ -97,8 +105,13 @@ TEST(Dispatch, NamesADeviceWithoutBackEnd) {
   test::BackendContext cpu(test::all_backends().front());
   KernelContext ctx = *cpu;
   ctx.device = {DeviceKind::cuda, 1};
-  const Status status = rms_norm(
-      ctx, {.x = &value, .x_stride = 1, .weight = &value, .y = &value, .y_stride = 1, .rows = 1, .columns = 1});
+  const Status status = rms_norm(ctx, {.x = &value,
+                                       .x_stride = 1,
+                                       .weight = &value,
+                                       .y = &value,
+                                       .y_stride = 1,
+                                       .rows = 1,
+                                       .columns = 1});
   ASSERT_FALSE(status.has_value());
   EXPECT_EQ(status.error().code, Errc::unsupported);
   EXPECT_NE(status.error().context.find("cuda:1"), std::string::npos) << status.error().context;

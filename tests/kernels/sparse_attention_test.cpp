@@ -37,14 +37,15 @@ class SparseAttention : public test::EachBackend {
   };
 
   /// Runs `queries` on `ctx` against random caches, and the reference on the same numbers.
-  Outcome run(KernelContext& context, const Shape& shape, const std::vector<Query>& queries, int64_t k,
-              bool rotate_back, bool with_reference = true) {
+  Outcome run(KernelContext& context, const Shape& shape, const std::vector<Query>& queries,
+              int64_t k, bool rotate_back, bool with_reference = true) {
     const int64_t bytes = packed_row_bytes(RowFormat::q8, shape.head_dim);
     const auto packed = [&](int64_t rows, uint32_t seed) {
       const auto x = test::random_bf16(rows * shape.head_dim, seed);
       std::vector<uint8_t> out(static_cast<size_t>(rows * bytes));
       for (int64_t i = 0; i < rows; ++i) {
-        quantize_row(RowFormat::q8, x.data() + i * shape.head_dim, shape.head_dim, out.data() + i * bytes);
+        quantize_row(RowFormat::q8, x.data() + i * shape.head_dim, shape.head_dim,
+                     out.data() + i * bytes);
       }
       return out;
     };
@@ -54,7 +55,8 @@ class SparseAttention : public test::EachBackend {
     // Seeds by position: a query has the same q whichever others are in the batch.
     std::vector<Bf16> q;
     for (const Query& query : queries) {
-      const auto x = test::random_bf16(shape.heads * shape.head_dim, static_cast<uint32_t>(100 + query.position));
+      const auto x = test::random_bf16(shape.heads * shape.head_dim,
+                                       static_cast<uint32_t>(100 + query.position));
       q.insert(q.end(), x.begin(), x.end());
     }
     const auto sink = test::random_f32(shape.heads, 54);
@@ -80,7 +82,10 @@ class SparseAttention : public test::EachBackend {
     p.sink = d_sink.data();
     p.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
     p.window = d_windows.data();
-    p.rings = {.base = d_ring.data(), .slot_stride_bytes = kWindow * bytes, .row_bytes = bytes, .window = kWindow};
+    p.rings = {.base = d_ring.data(),
+               .slot_stride_bytes = kWindow * bytes,
+               .row_bytes = bytes,
+               .window = kWindow};
     p.chunk_rows = d_chunk.data();
     p.topk = k > 0 ? d_lists.data() : nullptr;
     p.k = k;
@@ -115,7 +120,8 @@ class SparseAttention : public test::EachBackend {
       for (int64_t h = 0; h < shape.heads; ++h) {
         const auto at = (r * static_cast<size_t>(shape.heads) + static_cast<size_t>(h)) *
                         static_cast<size_t>(shape.head_dim);
-        const auto head = test::widened(std::span(q).subspan(at, static_cast<size_t>(shape.head_dim)));
+        const auto head =
+            test::widened(std::span(q).subspan(at, static_cast<size_t>(shape.head_dim)));
         test::Row want = test::attend_reference(head, list, list, static_cast<double>(p.scale),
                                                 static_cast<double>(sink[static_cast<size_t>(h)]));
         if (rotate_back) {
@@ -139,7 +145,8 @@ std::vector<int32_t> every(int32_t step, size_t count, size_t k) {
   return list;
 }
 
-// Window from ring and chunk (wrapping around the ring), lists that cross pages, are empty, or are all -1.
+// Window from ring and chunk (wrapping around the ring), lists that cross pages, are empty, or are
+// all -1.
 std::vector<Query> mixed_queries() {
   return {
       {{0, 100, 200, 0, 28}, every(3, 200, 200), 0, 227},
@@ -155,22 +162,28 @@ TEST_P(SparseAttention, FollowsTheFormula) {
     for (const bool rotate_back : {false, true}) {
       const Outcome out = run(shape, mixed_queries(), 200, rotate_back);
       // Two roundings to bf16 (2^-9 each) against one.
-      EXPECT_LT(test::relative_l2(std::span<const Bf16>(out.o), std::span<const double>(out.want)), 3.5e-3)
+      EXPECT_LT(test::relative_l2(std::span<const Bf16>(out.o), std::span<const double>(out.want)),
+                3.5e-3)
           << shape.head_dim;
-      EXPECT_LT(test::worst_error(std::span<const Bf16>(out.o), std::span<const double>(out.want)), 8e-3)
+      EXPECT_LT(test::worst_error(std::span<const Bf16>(out.o), std::span<const double>(out.want)),
+                8e-3)
           << shape.head_dim;
     }
   }
 }
 
 TEST_P(SparseAttention, FullLists) {
-  const Outcome out = run({8, 512, 64}, {{{0, 300, 420, 0, 8}, every(1, 512, 512), 1, 427}}, 512, true);
-  EXPECT_LT(test::relative_l2(std::span<const Bf16>(out.o), std::span<const double>(out.want)), 3.5e-3);
+  const Outcome out =
+      run({8, 512, 64}, {{{0, 300, 420, 0, 8}, every(1, 512, 512), 1, 427}}, 512, true);
+  EXPECT_LT(test::relative_l2(std::span<const Bf16>(out.o), std::span<const double>(out.want)),
+            3.5e-3);
 }
 
 TEST_P(SparseAttention, WindowAlone) {
-  const Outcome out = run({4, 96, 24}, {{{0, 130, 257, 5, 6}, {}, 0, 257}, {{1, 10, 12, 0, 40}, {}, 0, 51}}, 0, true);
-  EXPECT_LT(test::relative_l2(std::span<const Bf16>(out.o), std::span<const double>(out.want)), 3.5e-3);
+  const Outcome out = run(
+      {4, 96, 24}, {{{0, 130, 257, 5, 6}, {}, 0, 257}, {{1, 10, 12, 0, 40}, {}, 0, 51}}, 0, true);
+  EXPECT_LT(test::relative_l2(std::span<const Bf16>(out.o), std::span<const double>(out.want)),
+            3.5e-3);
 }
 
 TEST_P(SparseAttention, NothingToAttendGivesZeros) {
@@ -195,19 +208,24 @@ TEST_P(SparseAttention, BatchThreadsAndInstructionSetDoNotMatter) {
   const auto queries = mixed_queries();
   const auto together = run(ctx(), shape, queries, 200, true, false).o;
   test::BackendContext portable(test::all_backends().front(), 1);
-  EXPECT_EQ(test::bits_of(together), test::bits_of(run(*portable, shape, queries, 200, true, false).o));
+  EXPECT_EQ(test::bits_of(together),
+            test::bits_of(run(*portable, shape, queries, 200, true, false).o));
   // Alone and with five threads, a query's heads are split.
   test::BackendContext many(GetParam(), 5);
   for (size_t r = 0; r < queries.size(); ++r) {
     const auto alone = run(*many, shape, {queries[r]}, 200, true, false).o;
     const auto begin = together.begin() + static_cast<int64_t>(r * alone.size());
-    ASSERT_EQ(test::bits_of(alone), test::bits_of({begin, begin + static_cast<int64_t>(alone.size())})) << r;
+    ASSERT_EQ(test::bits_of(alone),
+              test::bits_of({begin, begin + static_cast<int64_t>(alone.size())}))
+        << r;
   }
 }
 
 TEST_P(SparseAttention, EqualsTheReferenceProgram) {
-  // The recorded keys are plain bf16, so this enters below the packed rows: the same blocks and softmax.
-  const auto units = test::SafetensorsLite::open(std::string(CEDAR_SOURCE_DIR) + "/tests/golden/units.safetensors");
+  // The recorded keys are plain bf16, so this enters below the packed rows: the same blocks and
+  // softmax.
+  const auto units = test::SafetensorsLite::open(std::string(CEDAR_SOURCE_DIR) +
+                                                 "/tests/golden/units.safetensors");
   const auto q = units.at("sparse_attn.q").as<uint16_t>();
   const auto kv = units.at("sparse_attn.kv").as<uint16_t>();
   const auto sink = units.at("sparse_attn.sink").as<float>();
@@ -217,7 +235,8 @@ TEST_P(SparseAttention, EqualsTheReferenceProgram) {
   const int64_t rows = shape[1], heads = shape[2], head_dim = shape[3];
   const int64_t k = units.at("sparse_attn.idxs").shape[2];
   std::vector<Bf16> o(want.size());
-  std::vector<uint8_t> scratch(static_cast<size_t>(cpu::attention_scratch_bytes(heads, head_dim)) + 64);
+  std::vector<uint8_t> scratch(static_cast<size_t>(cpu::attention_scratch_bytes(heads, head_dim)) +
+                               64);
   for (int64_t r = 0; r < rows; ++r) {
     std::vector<uint16_t> keys;
     for (int64_t i = 0; i < k; ++i) {
@@ -240,7 +259,8 @@ TEST_P(SparseAttention, EqualsTheReferenceProgram) {
     cpu::row_kernels(ctx()).attend_dense(p);
   }
   EXPECT_LT(test::relative_l2(std::span<const Bf16>(o), want), 4e-3);
-  // Two steps of each element, or of the largest one's neighbourhood for elements that nearly cancel.
+  // Two steps of each element, or of the largest one's neighbourhood for elements that nearly
+  // cancel.
   double largest = 0;
   for (const Bf16 x : want) largest = std::max(largest, std::abs(test::as_double(x)));
   for (size_t i = 0; i < o.size(); ++i) {

@@ -41,7 +41,8 @@ class Topk : public test::EachBackend {
     return indices.host();
   }
 
-  std::vector<bool> pool(const std::vector<float>& scores, int64_t visible, int64_t block, int64_t keep) {
+  std::vector<bool> pool(const std::vector<float>& scores, int64_t visible, int64_t block,
+                         int64_t keep) {
     const auto columns = static_cast<int64_t>(scores.size());
     const int64_t words = (columns + 31) / 32 + 1;
     auto d_scores = upload(scores);
@@ -60,13 +61,15 @@ class Topk : public test::EachBackend {
     test::expect_ok(candidate_blocks(ctx(), p));
     const auto bits = mask.host();
     std::vector<bool> out;
-    for (int64_t c = 0; c < columns; ++c) out.push_back((bits[static_cast<size_t>(c / 32)] >> (c % 32) & 1) != 0);
+    for (int64_t c = 0; c < columns; ++c)
+      out.push_back((bits[static_cast<size_t>(c / 32)] >> (c % 32) & 1) != 0);
     return out;
   }
 };
 
 TEST_P(Topk, ChoosesTheBest) {
-  // Rows longer than the scan's buffer, ends that are no multiple of 32, more columns than segments need.
+  // Rows longer than the scan's buffer, ends that are no multiple of 32, more columns than segments
+  // need.
   for (const int64_t columns : {1, 31, 32, 33, 512, 513, 4000, 20001, 100003}) {
     for (const int64_t k : {1, 30, 512}) {
       const auto scores = test::random_f32(columns, static_cast<uint32_t>(columns + k));
@@ -99,7 +102,8 @@ TEST_P(Topk, SortedInputsAreNoWorstCase) {
 }
 
 TEST_P(Topk, NeverChoosesMinusInfinity) {
-  EXPECT_EQ(run({kMinusInfinity, 1, kMinusInfinity, -5e30f}, 1, 4), (std::vector<int32_t>{1, 3, -1, -1}));
+  EXPECT_EQ(run({kMinusInfinity, 1, kMinusInfinity, -5e30f}, 1, 4),
+            (std::vector<int32_t>{1, 3, -1, -1}));
   EXPECT_EQ(run(std::vector<float>(100, kMinusInfinity), 1, 3), (std::vector<int32_t>{-1, -1, -1}));
   EXPECT_EQ(run({}, 1, 2), (std::vector<int32_t>{-1, -1}));
   auto scores = test::random_f32(3000, 4);
@@ -136,7 +140,8 @@ TEST_P(Topk, CandidatesFollowTheSpecification) {
         for (float& s : scores) s = std::round(s);
         for (int64_t c = visible; c < columns; ++c) scores[static_cast<size_t>(c)] = kMinusInfinity;
         for (const int64_t keep : {1, 4, 2048}) {
-          ASSERT_EQ(pool(scores, visible, block, keep), test::candidates_reference(scores, visible, block, keep))
+          ASSERT_EQ(pool(scores, visible, block, keep),
+                    test::candidates_reference(scores, visible, block, keep))
               << columns << " " << block << " " << visible << " " << keep;
         }
       }
@@ -145,7 +150,8 @@ TEST_P(Topk, CandidatesFollowTheSpecification) {
 }
 
 TEST_P(Topk, CandidatesEqualTheReferenceProgram) {
-  const auto units = test::SafetensorsLite::open(std::string(CEDAR_SOURCE_DIR) + "/tests/golden/units.safetensors");
+  const auto units = test::SafetensorsLite::open(std::string(CEDAR_SOURCE_DIR) +
+                                                 "/tests/golden/units.safetensors");
   const auto logits = units.at("candidates.logits").as<float>();
   const auto lens = units.at("candidates.lens").as<int32_t>();
   const auto keep = units.at("candidates.keep_4x8").as<uint8_t>();
@@ -154,7 +160,8 @@ TEST_P(Topk, CandidatesEqualTheReferenceProgram) {
     const std::vector<float> row(logits.begin() + static_cast<int64_t>(r * columns),
                                  logits.begin() + static_cast<int64_t>((r + 1) * columns));
     const auto got = pool(row, lens[r], 8, 4);
-    for (size_t c = 0; c < columns; ++c) EXPECT_EQ(got[c], keep[r * columns + c] != 0) << r << " " << c;
+    for (size_t c = 0; c < columns; ++c)
+      EXPECT_EQ(got[c], keep[r * columns + c] != 0) << r << " " << c;
   }
 }
 

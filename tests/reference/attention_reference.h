@@ -13,7 +13,9 @@ namespace cedar::test {
 
 using Row = std::vector<double>;
 
-inline double round_bf16(double x) { return static_cast<double>(round_to_bf16(static_cast<float>(x))); }
+inline double round_bf16(double x) {
+  return static_cast<double>(round_to_bf16(static_cast<float>(x)));
+}
 
 inline double dot(const Row& a, const Row& b) {
   double sum = 0;
@@ -30,7 +32,8 @@ inline Row rms_norm_reference(const Row& x, const Row& weight, double eps) {
 }
 
 /// Section 4 on the last 2 * inv_freq.size() columns, before the final rounding.
-inline Row rotate_reference(Row x, int64_t position, const std::vector<float>& inv_freq, bool inverse) {
+inline Row rotate_reference(Row x, int64_t position, const std::vector<float>& inv_freq,
+                            bool inverse) {
   const size_t first = x.size() - 2 * inv_freq.size();
   for (size_t i = 0; i < inv_freq.size(); ++i) {
     const float angle = static_cast<float>(position) * inv_freq[i];
@@ -44,8 +47,8 @@ inline Row rotate_reference(Row x, int64_t position, const std::vector<float>& i
 }
 
 /// Section 7.8 for one head: blocks of 64, probabilities rounded to bf16 before the product with v.
-inline Row attend_reference(const Row& q, const std::vector<Row>& keys, const std::vector<Row>& values,
-                            double scale, double sink) {
+inline Row attend_reference(const Row& q, const std::vector<Row>& keys,
+                            const std::vector<Row>& values, double scale, double sink) {
   Row o(q.size(), 0.0);
   if (keys.empty()) return o;
   double largest = -1e30, total = 0;
@@ -70,7 +73,8 @@ inline Row attend_reference(const Row& q, const std::vector<Row>& keys, const st
 }
 
 /// Section 7.6. `round` follows the release's bf16 roundings.
-inline double index_score_reference(const std::vector<Row>& q, const Row& weights, const Row& key, bool round) {
+inline double index_score_reference(const std::vector<Row>& q, const Row& weights, const Row& key,
+                                    bool round) {
   double sum = 0;
   for (size_t h = 0; h < q.size(); ++h) {
     double d = dot(q[h], key);
@@ -81,7 +85,8 @@ inline double index_score_reference(const std::vector<Row>& q, const Row& weight
   return round ? round_bf16(sum) : sum;
 }
 
-/// The k best columns by (score descending, column ascending), -inf excluded; ascending, padded with -1.
+/// The k best columns by (score descending, column ascending), -inf excluded; ascending, padded
+/// with -1.
 inline std::vector<int32_t> topk_reference(const std::vector<float>& scores, int64_t k,
                                            const std::vector<bool>& allowed = {}) {
   std::vector<int32_t> order;
@@ -99,8 +104,8 @@ inline std::vector<int32_t> topk_reference(const std::vector<float>& scores, int
 }
 
 /// Section 7.7: which of `scores` belong to the pool.
-inline std::vector<bool> candidates_reference(const std::vector<float>& scores, int64_t visible, int64_t block,
-                                              int64_t keep) {
+inline std::vector<bool> candidates_reference(const std::vector<float>& scores, int64_t visible,
+                                              int64_t block, int64_t keep) {
   std::vector<bool> pool(scores.size(), false);
   if (visible == 0) return pool;
   std::vector<float> best;
@@ -112,7 +117,8 @@ inline std::vector<bool> candidates_reference(const std::vector<float>& scores, 
   best[static_cast<size_t>((visible - 1) / block)] = std::numeric_limits<float>::infinity();
   for (const int32_t b : topk_reference(best, keep)) {
     if (b < 0) continue;
-    for (int64_t c = b * block; c < std::min<int64_t>((b + 1) * block, static_cast<int64_t>(scores.size())); ++c) {
+    for (int64_t c = b * block;
+         c < std::min<int64_t>((b + 1) * block, static_cast<int64_t>(scores.size())); ++c) {
       pool[static_cast<size_t>(c)] = true;
     }
   }
@@ -123,8 +129,8 @@ struct HcSplit {
   Row pre, post, mix;
 };
 /// Section 6 from m = (fn z) rho.
-inline HcSplit hc_split_reference(const Row& m, const Row& base, const Row& scale, size_t n, double eps,
-                                  int iterations) {
+inline HcSplit hc_split_reference(const Row& m, const Row& base, const Row& scale, size_t n,
+                                  double eps, int iterations) {
   HcSplit out{Row(n), Row(n), Row(n * n)};
   for (size_t j = 0; j < n; ++j) {
     out.pre[j] = 1 / (1 + std::exp(-(m[j] * scale[0] + base[j]))) + eps;
@@ -161,8 +167,8 @@ inline HcSplit hc_split_reference(const Row& m, const Row& base, const Row& scal
 }
 
 /// Section 9.4 for one copy: the gate.
-inline double engram_gate_reference(const Row& x, const Row& key, const Row& q_weight, const Row& k_weight,
-                                    double eps) {
+inline double engram_gate_reference(const Row& x, const Row& key, const Row& q_weight,
+                                    const Row& k_weight, double eps) {
   const double d = static_cast<double>(x.size());
   double sum = 0;
   for (size_t i = 0; i < x.size(); ++i) sum += x[i] * q_weight[i] * k_weight[i] * key[i];

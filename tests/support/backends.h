@@ -1,6 +1,6 @@
 #pragma once
-// One suite per operation, run on every back end that this build and this machine have: the list below is the
-// only place that a further device has to join.
+// One suite per operation, run on every back end that this build and this machine have: the list
+// below is the only place that a further device has to join.
 
 #include <cstring>
 #include <memory>
@@ -64,7 +64,8 @@ template <class T>
 class DeviceArray {
  public:
   DeviceArray(Device device, std::span<const T> values) : count_(values.size()) {
-    auto buffer = Buffer::allocate(device, std::max<int64_t>(static_cast<int64_t>(values.size_bytes()), 1));
+    auto buffer =
+        Buffer::allocate(device, std::max<int64_t>(static_cast<int64_t>(values.size_bytes()), 1));
     CEDAR_ASSERT(buffer.has_value(), buffer ? std::string() : buffer.error().message());
     buffer_ = std::move(*buffer);
     const Status copied = copy_to_device(device, buffer_.data(), values.data(),
@@ -115,17 +116,22 @@ class EachBackend : public ::testing::TestWithParam<Backend> {
   std::unique_ptr<BackendContext> context_;
 };
 
-inline std::string backend_name(const ::testing::TestParamInfo<Backend>& info) { return info.param.name; }
+inline std::string backend_name(const ::testing::TestParamInfo<Backend>& info) {
+  return info.param.name;
+}
 
 /// INSTANTIATE for a suite derived from EachBackend.
-#define CEDAR_EACH_BACKEND(suite)                                                                     \
+#define CEDAR_EACH_BACKEND(suite)                                                               \
   INSTANTIATE_TEST_SUITE_P(Backends, suite, ::testing::ValuesIn(::cedar::test::all_backends()), \
                            ::cedar::test::backend_name)
 
-inline void expect_ok(const Status& status) { EXPECT_TRUE(status.has_value()) << (status ? "" : status.error().message()); }
+inline void expect_ok(const Status& status) {
+  EXPECT_TRUE(status.has_value()) << (status ? "" : status.error().message());
+}
 
 /// The error's message names the operation, the field and the value.
-inline void expect_invalid(const Status& status, const std::string& field, const std::string& value) {
+inline void expect_invalid(const Status& status, const std::string& field,
+                           const std::string& value) {
   ASSERT_FALSE(status.has_value());
   EXPECT_EQ(status.error().code, Errc::invalid_argument);
   EXPECT_NE(status.error().context.find(field), std::string::npos) << status.error().context;

@@ -10,12 +10,12 @@
 
 namespace cedar::test {
 
-/// `sequences` sequences of `rows_each` rows of `columns` channels, in pages of `rows_per_page` rows that lie in
-/// the pool in random order, between other bytes.
+/// `sequences` sequences of `rows_each` rows of `columns` channels, in pages of `rows_per_page`
+/// rows that lie in the pool in random order, between other bytes.
 class PagedStore {
  public:
-  PagedStore(Device device, kernels::RowFormat format, int64_t sequences, int64_t rows_each, int64_t columns,
-             int64_t rows_per_page, uint32_t seed)
+  PagedStore(Device device, kernels::RowFormat format, int64_t sequences, int64_t rows_each,
+             int64_t columns, int64_t rows_per_page, uint32_t seed)
       : format_(format),
         columns_(columns),
         rows_each_(rows_each),
@@ -51,8 +51,8 @@ class PagedStore {
   }
 
  private:
-  static kernels::PagedRows layout(kernels::RowFormat format, int64_t, int64_t rows_each, int64_t columns,
-                                   int64_t rows_per_page) {
+  static kernels::PagedRows layout(kernels::RowFormat format, int64_t, int64_t rows_each,
+                                   int64_t columns, int64_t rows_per_page) {
     kernels::PagedRows rows;
     rows.row_bytes = kernels::packed_row_bytes(format, columns);
     rows.rows_per_page = rows_per_page;
