@@ -242,26 +242,31 @@ void multiply(WeightFormat format, const void* panel, const float* panel_scales,
 
 template <class Source>
 bool multiply_few(const Source& source, int64_t groups, const uint16_t* const* x, int64_t rows,
-                  float* acc) {
+                  float* acc, Ahead ahead) {
   switch (rows) {
-    case 1: multiply_rows<1>(source, groups, x, 0, acc, {}); return true;
-    case 2: multiply_rows<2>(source, groups, x, 0, acc, {}); return true;
-    case 3: multiply_rows<3>(source, groups, x, 0, acc, {}); return true;
-    case 4: multiply_rows<4>(source, groups, x, 0, acc, {}); return true;
-    case 5: multiply_rows<5>(source, groups, x, 0, acc, {}); return true;
-    case 6: multiply_rows<6>(source, groups, x, 0, acc, {}); return true;
-    case 7: multiply_rows<7>(source, groups, x, 0, acc, {}); return true;
+    case 1: multiply_rows<1>(source, groups, x, 0, acc, ahead); return true;
+    case 2: multiply_rows<2>(source, groups, x, 0, acc, ahead); return true;
+    case 3: multiply_rows<3>(source, groups, x, 0, acc, ahead); return true;
+    case 4: multiply_rows<4>(source, groups, x, 0, acc, ahead); return true;
+    case 5: multiply_rows<5>(source, groups, x, 0, acc, ahead); return true;
+    case 6: multiply_rows<6>(source, groups, x, 0, acc, ahead); return true;
+    case 7: multiply_rows<7>(source, groups, x, 0, acc, ahead); return true;
     default: return false;  // 8 rows' sums leave too few registers for decoding
   }
 }
 
 bool multiply_codes(WeightFormat format, const uint8_t* codes, const uint8_t* scales,
                     int64_t groups, const uint16_t* const* x, int64_t rows, float* acc) {
+  Ahead ahead;
   switch (format) {
     case WeightFormat::fp8_block32:
-      return multiply_few(Fp8Source{codes, scales}, groups, x, rows, acc);
+      return multiply_few(Fp8Source{codes, scales}, groups, x, rows, acc, {});
     case WeightFormat::fp4_group32:
-      return multiply_few(Fp4Source{codes, scales}, groups, x, rows, acc);
+      // A line of FP4 keeps the core so busy that it looks less far ahead than memory is away: one row from memory
+      // reads 26 GB/s without this and 33 with it. FP8 loses in the cache what it would gain from memory.
+      ahead.codes = codes + 4096;
+      ahead.lines_per_group = kBlockElements / 2 / 64;
+      return multiply_few(Fp4Source{codes, scales}, groups, x, rows, acc, ahead);
     default: return false;
   }
 }
