@@ -2,6 +2,7 @@
 // not in dispatch_linear.cpp.
 
 #include <string>
+#include <type_traits>
 
 #include "core/device_memory.h"
 #include "kernels/cpu/attention_ops.h"
@@ -344,7 +345,7 @@ Error no_back_end(const char* operation, Device device) {
 template <class Params>
 Status run(const char* operation, KernelContext& ctx, const Params& p, int64_t rows,
            const Status& checked, Status (*on_cpu)(KernelContext&, const Params&),
-           Status (*on_cuda)(KernelContext&, const Params&)) {
+           Status (*on_cuda)(KernelContext&, const std::type_identity_t<Params>&)) {
   if (rows == 0) return {};
   CEDAR_CHECK_OK(Checks(operation).at_least("rows", rows, 0).status());
   if (!checked) return checked.error();
