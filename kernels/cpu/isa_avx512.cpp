@@ -12,7 +12,8 @@ constexpr int kLanes = 16;
   return _mm512_fmadd_ps(a, b, c);
 }
 [[gnu::always_inline]] inline __m512i widen_u16(const uint16_t* p) {
-  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return _mm512_maskz_cvtepu16_epi32(0xffff,
+                                     _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 [[gnu::always_inline]] inline __m512 square_root(__m512 x) { return _mm512_sqrt_ps(x); }
 }  // namespace
@@ -271,9 +272,64 @@ bool multiply_codes(WeightFormat format, const uint8_t* codes, const uint8_t* sc
   }
 }
 
-constexpr IsaKernels kKernels = {decode_panel,     multiply,      multiply_codes,
-                                 quantize_q8_row,  widen_q8_row,  store_bf16_tile,
-                                 add_rounded_tile, gated_q8_tile, route_scores_row};
+/// Largest of 32 unsigned words.
+inline uint32_t largest_word(__m512i v) {
+  const __m256i by16 =
+      _mm256_max_epu16(_mm512_castsi512_si256(v), _mm512_maskz_extracti64x4_epi64(0xff, v, 1));
+  const __m128i by8 =
+      _mm_max_epu16(_mm256_castsi256_si128(by16), _mm256_extracti128_si256(by16, 1));
+  // There is an instruction for the smallest of 8 words only.
+  const __m128i smallest = _mm_minpos_epu16(_mm_xor_si128(by8, _mm_set1_epi16(-1)));
+  return 0xffffu & ~static_cast<uint32_t>(_mm_cvtsi128_si32(smallest));
+}
+
+/// E4M3 codes of 32 bf16 magnitudes |x / s| <= 448, in words: as e4m3_codes does it, on bf16's own bits.
+inline __m512i e4m3_words(__m512i y) {
+  const __m512i one = _mm512_set1_epi16(1);
+  // Normal: round the mantissa from 7 to 3 bits, then move the exponent's bias from 127 to 7.
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(y, 4), one);
+  const __m512i rounded = _mm512_add_epi16(_mm512_add_epi16(y, _mm512_set1_epi16(7)), odd);
+  const __m512i normal =
+      _mm512_sub_epi16(_mm512_srli_epi16(rounded, 4), _mm512_set1_epi16(120 << 3));
+  // Below 2^-6 the code counts 2^-9: the mantissa with its leading one, shifted to 8 fraction bits. Shifts beyond 8
+  // lose bits only of what rounds to zero anyway.
+  const __m512i mantissa = _mm512_ternarylogic_epi32(
+      y, _mm512_set1_epi16(0x7f), _mm512_set1_epi16(0x80), 0xea);  // (y & 7f) | 80
+  const __m512i shift = _mm512_sub_epi16(_mm512_set1_epi16(125), _mm512_srli_epi16(y, 7));
+  const __m512i fixed = _mm512_srlv_epi16(_mm512_slli_epi16(mantissa, 8), shift);
+  const __m512i fixed_odd = _mm512_and_si512(_mm512_srli_epi16(fixed, 8), one);
+  const __m512i subnormal = _mm512_srli_epi16(
+      _mm512_add_epi16(_mm512_add_epi16(fixed, _mm512_set1_epi16(0x7f)), fixed_odd), 8);
+  const __mmask32 small = _mm512_cmplt_epu16_mask(y, _mm512_set1_epi16(0x3c80));
+  // A mantissa that rounds up beyond 448 saturates.
+  return _mm512_min_epu16(_mm512_mask_mov_epi16(normal, small, subnormal), _mm512_set1_epi16(0x7e));
+}
+
+/// As quantize_q8_row of every instruction set, 32 elements in one register: dividing by a power of two is a
+/// subtraction on the exponent.
+void quantize_q8_words(const uint16_t* x, int64_t columns, uint8_t* codes, uint8_t* scales) {
+  for (int64_t group = 0; group < columns / kGroupIn; ++group) {
+    const __m512i in = _mm512_loadu_si512(x + group * kGroupIn);
+    const __m512i magnitude = _mm512_and_si512(in, _mm512_set1_epi16(0x7fff));
+    const uint32_t largest = largest_word(magnitude);
+    if (largest >= 0x7f80) {  // infinity or NaN
+      quantize_q8_row(x + group * kGroupIn, kGroupIn, codes + group * kGroupIn, scales + group);
+      continue;
+    }
+    const uint32_t byte = q8_scale_byte(largest << 16);
+    scales[group] = static_cast<uint8_t>(byte);
+    // Exponent + 127 - byte; what would fall below zero is far below the smallest code.
+    const __m512i y = _mm512_subs_epu16(_mm512_add_epi16(magnitude, _mm512_set1_epi16(127 << 7)),
+                                        _mm512_set1_epi16(static_cast<int16_t>(byte << 7)));
+    const __m512i sign = _mm512_and_si512(_mm512_srli_epi16(in, 8), _mm512_set1_epi16(0x80));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes + group * kGroupIn),
+                        _mm512_cvtepi16_epi8(_mm512_or_si512(e4m3_words(y), sign)));
+  }
+}
+
+constexpr IsaKernels kKernels = {decode_panel,      multiply,      multiply_codes,
+                                 quantize_q8_words, widen_q8_row,  store_bf16_tile,
+                                 add_rounded_tile,  gated_q8_tile, route_scores_row};
 
 }  // namespace
 

@@ -45,6 +45,16 @@ CEDAR_VEC VecF e4m3_values(VecU code) {
   return floats(value | ((code & 0x80u) << 24));
 }
 
+/// E8M0 byte of a group whose largest |x| has the float bits `magnitude`, which are finite.
+CEDAR_VEC uint32_t q8_scale_byte(uint32_t magnitude) {
+  float amax;
+  std::memcpy(&amax, &magnitude, sizeof amax);
+  const float t = (amax > kQ8Floor ? amax : kQ8Floor) * kReciprocal448;
+  uint32_t u;
+  std::memcpy(&u, &t, sizeof u);
+  return (u >> 23) + ((u & 0x7fffffu) != 0 ? 1u : 0u);
+}
+
 /// E8M0 bytes of groups whose largest |x| have these float bits. Infinity and NaN give 255.
 CEDAR_VEC VecU q8_scale_bytes(VecU magnitude) {
   const VecF amax = floats(magnitude) > kQ8Floor ? floats(magnitude) : splat(kQ8Floor);
