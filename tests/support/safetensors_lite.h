@@ -57,8 +57,7 @@ class SafetensorsLite {
   void add(const std::string& path) {
     std::ifstream in(path, std::ios::binary);
     CEDAR_ASSERT(in.good(), path);
-    files_.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
-    const std::vector<char>& bytes = files_.back();
+    const std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
     uint64_t header_bytes = 0;
     CEDAR_ASSERT(bytes.size() >= sizeof header_bytes, path);
     std::memcpy(&header_bytes, bytes.data(), sizeof header_bytes);
@@ -71,12 +70,17 @@ class SafetensorsLite {
       CEDAR_ASSERT(dtype.has_value(), name);
       view.dtype = *dtype;
       view.shape = entry.at("shape").get<std::vector<int64_t>>();
-      view.data = header + header_bytes + entry.at("data_offsets").at(0).get<int64_t>();
+      const auto begin = entry.at("data_offsets").at(0).get<int64_t>();
+      const auto end = entry.at("data_offsets").at(1).get<int64_t>();
+      // A copy of its own: inside the file a tensor may lie at any address.
+      const char* data = header + header_bytes;
+      storage_.emplace_back(data + begin, data + end);
+      view.data = storage_.back().data();
       tensors_[name] = view;
     }
   }
 
-  std::vector<std::vector<char>> files_;  // moving a vector keeps the address of its bytes
+  std::vector<std::vector<char>> storage_;  // moving a vector keeps the address of its bytes
   std::map<std::string, TensorView> tensors_;
 };
 
