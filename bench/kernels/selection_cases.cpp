@@ -98,9 +98,9 @@ Case index_case(int64_t rows, int64_t keys, kernels::IndexScoreMode mode, bool p
             const double scored =
                 static_cast<double>(pool ? kCandidateBlocks * kCandidateBlock : keys);
             prepared.bytes = scored * 68 + static_cast<double>(rows * keys) * 4;
-            // The products run on byte dot products, which on AVX-512 do twice the work of a bf16 one:
-            // a multiply-add counts as one operation here, not as two, so that the bf16 ceiling is
-            // theirs.
+            // The products run on byte dot products, which on AVX-512 do twice the work of a bf16
+            // one: a multiply-add counts as one operation here, not as two, so that the bf16
+            // ceiling is theirs.
             prepared.flops = static_cast<double>(rows) * scored * kHeads * kColumns;
             prepared.bound = Bound::bf16;
             return prepared;
