@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <map>
 #include <string>
 
 #include "engine/forward.h"
 #include "engine/request_checks.h"
+#include "engine/ring_runs.h"
 #include "engine/runtime.h"
 #include "engine/upload.h"
 
@@ -23,8 +23,8 @@ struct Decode {
   std::vector<bool> imported;  // per prompt block
   Handoff handoff;             // dropped after the replay
   Position replay_next = 0;
-  Position decoder_floor = 0;  // first position the decoder half has seen
-  std::vector<TokenId> tokens;  // prompt and output
+  Position decoder_floor = 0;     // first position the decoder half has seen
+  std::vector<TokenId> tokens;    // prompt and output
   std::vector<TokenId> stop_ids;  // EOS first
 
   Position prompt_length() const { return static_cast<Position>(request.prompt.size()); }
@@ -57,19 +57,24 @@ struct DecodeEngine::Impl {
 
   StepPlan plan_step();
   Result<StreamState> encode_new_tokens(Forward& forward, const StepPlan& plan);
-  StreamState join_replay(const StepPlan& plan, const StreamState& decoded);
+  Result<StreamState> join_replay(const StepPlan& plan, const StreamState& decoded);
   std::vector<BatchSequence> decoder_rows(const StepPlan& plan);
   TokenEvent sample_for(Decode& decode, const float* logits);
-  void place_windows(const Decode& decode);
-  void place_pending(const Decode& decode);
+  Status place_windows(const Decode& decode);
+  Status place_pending(const Decode& decode);
+  /// Host to device, in the order of the steps.
+  Status place(void* to, const void* from, int64_t bytes) {
+    const kernels::KernelContext& ctx = runtime.context();
+    return copy_to_device(ctx.device, to, from, bytes, ctx.cuda_stream);
+  }
 };
 
 DecodeEngine::DecodeEngine() = default;
 DecodeEngine::~DecodeEngine() = default;
 
-Result<std::unique_ptr<DecodeEngine>> DecodeEngine::create(
-    std::shared_ptr<const LoadedModel> model, std::shared_ptr<EngramSource> engram,
-    const EngineOptions& options) {
+Result<std::unique_ptr<DecodeEngine>> DecodeEngine::create(std::shared_ptr<const LoadedModel> model,
+                                                           std::shared_ptr<EngramSource> engram,
+                                                           const EngineOptions& options) {
   CEDAR_TRY(const EngineOptions complete, complete_options(options, *model));
   if (!model->head) {
     return make_error(Errc::invalid_argument, "a decode engine needs the decoder role's weights");
@@ -78,8 +83,8 @@ Result<std::unique_ptr<DecodeEngine>> DecodeEngine::create(
             SequenceStore::create(*model, 0, static_cast<LayerId>(model->plan.layers.size()), 0,
                                   complete.kv_pool_blocks, complete.max_sequences));
   std::unique_ptr<DecodeEngine> engine(new DecodeEngine());
-  engine->impl_ = std::make_unique<Impl>(std::move(model), std::move(engram), complete,
-                                         std::move(store));
+  engine->impl_ =
+      std::make_unique<Impl>(std::move(model), std::move(engram), complete, std::move(store));
   return engine;
 }
 
@@ -106,11 +111,10 @@ Status DecodeEngine::reserve(DecodeRequest request) {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   // Compared before it is added: a client may ask for any 63-bit count.
   if (request.max_new_tokens > impl.options.max_context_tokens) {
-    return make_error(Errc::context_too_long,
-                      std::to_string(prompt) + " prompt tokens + " +
-                          std::to_string(request.max_new_tokens) +
-                          " new tokens needed, the context holds " +
-                          std::to_string(impl.options.max_context_tokens));
+    return make_error(Errc::context_too_long, std::to_string(prompt) + " prompt tokens + " +
+                                                  std::to_string(request.max_new_tokens) +
+                                                  " new tokens needed, the context holds " +
+                                                  std::to_string(impl.options.max_context_tokens));
   }
   const int64_t total = prompt + request.max_new_tokens;
   const int64_t blocks = impl.store.blocks_for(total);
@@ -141,12 +145,13 @@ Status DecodeEngine::import_block(RequestId id, int64_t index, std::span<const s
                           std::to_string(decode.imported.size()) + " blocks");
   }
   if (static_cast<int64_t>(bytes.size()) != impl.store.pool().block_bytes()) {
-    return make_error(Errc::invalid_argument,
-                      "block of " + std::to_string(bytes.size()) + " bytes, expected " +
-                          std::to_string(impl.store.pool().block_bytes()));
+    return make_error(Errc::invalid_argument, "block of " + std::to_string(bytes.size()) +
+                                                  " bytes, expected " +
+                                                  std::to_string(impl.store.pool().block_bytes()));
   }
   const BlockId page = impl.store.pages(decode.slot)[static_cast<size_t>(index)];
-  std::memcpy(impl.store.pool().data(page), bytes.data(), bytes.size());
+  CEDAR_CHECK_OK(
+      impl.place(impl.store.pool().data(page), bytes.data(), static_cast<int64_t>(bytes.size())));
   decode.imported[static_cast<size_t>(index)] = true;
   return {};
 }
@@ -159,40 +164,41 @@ Status DecodeEngine::start(RequestId id, Handoff handoff) {
   }
   Decode& decode = found->second;
   if (handoff.length != decode.prompt_length()) {
-    return make_error(Errc::invalid_argument,
-                      "hand-off of " + std::to_string(handoff.length) + " tokens for a prompt of " +
-                          std::to_string(decode.prompt_length()));
+    return make_error(Errc::invalid_argument, "hand-off of " + std::to_string(handoff.length) +
+                                                  " tokens for a prompt of " +
+                                                  std::to_string(decode.prompt_length()));
   }
   const auto missing = std::find(decode.imported.begin(), decode.imported.end(), false);
   if (missing != decode.imported.end()) {
-    return make_error(Errc::invalid_argument,
-                      "block " + std::to_string(missing - decode.imported.begin()) +
-                          " has not been imported");
+    return make_error(
+        Errc::invalid_argument,
+        "block " + std::to_string(missing - decode.imported.begin()) + " has not been imported");
   }
   decode.handoff = std::move(handoff);
-  impl.place_windows(decode);
-  impl.place_pending(decode);
+  CEDAR_CHECK_OK(impl.place_windows(decode));
+  CEDAR_CHECK_OK(impl.place_pending(decode));
   decode.decoder_floor = decode.prompt_length() - decode.handoff.boundary_rows;
   decode.replay_next = decode.decoder_floor;
   decode.phase = Phase::replaying;
   return {};
 }
 
-void DecodeEngine::Impl::place_windows(const Decode& decode) {
-  const int64_t row_bytes = model->layout.window_row_bytes;
-  const std::byte* row = decode.handoff.windows.data();
+Status DecodeEngine::Impl::place_windows(const Decode& decode) {
+  const std::byte* rows = decode.handoff.windows.data();
+  const Position end = decode.prompt_length();
+  const Position begin = end - decode.handoff.window_rows;
   for (LayerId layer = 0; layer < model->plan.boundary; ++layer) {
-    const kernels::WindowRings rings = store.rings(layer);
-    for (Position p = decode.prompt_length() - decode.handoff.window_rows;
-         p < decode.prompt_length(); ++p) {
-      std::memcpy(rings.row(decode.slot.value, p), row, static_cast<size_t>(row_bytes));
-      row += row_bytes;
-    }
+    CEDAR_CHECK_OK(for_each_ring_run(store.rings(layer), decode.slot.value, begin, end,
+                                     [&](uint8_t* ring, int64_t offset, int64_t bytes) {
+                                       return place(ring, rows + offset, bytes);
+                                     }));
+    rows += (end - begin) * model->layout.window_row_bytes;
   }
+  return {};
 }
 
-void DecodeEngine::Impl::place_pending(const Decode& decode) {
-  if (decode.handoff.pending.bytes() == 0) return;
+Status DecodeEngine::Impl::place_pending(const Decode& decode) {
+  if (decode.handoff.pending.bytes() == 0) return {};
   const float* values = decode.handoff.pending.as<float>();
   for (size_t i = 0; i < model->plan.kv_sources.size(); ++i) {
     const int64_t ratio = model->plan.kv_sources[i].ratio;
@@ -200,11 +206,11 @@ void DecodeEngine::Impl::place_pending(const Decode& decode) {
     const int64_t count = (ratio - 1) * model->config.head_dim;
     const auto source = static_cast<int64_t>(i);
     const int64_t offset = decode.slot.value * count;
-    std::memcpy(store.pending_kv(source) + offset, values, static_cast<size_t>(count) * 4);
-    std::memcpy(store.pending_gate(source) + offset, values + count,
-                static_cast<size_t>(count) * 4);
+    CEDAR_CHECK_OK(place(store.pending_kv(source) + offset, values, count * int64_t{4}));
+    CEDAR_CHECK_OK(place(store.pending_gate(source) + offset, values + count, count * int64_t{4}));
     values += 2 * count;
   }
+  return {};
 }
 
 void DecodeEngine::cancel(RequestId id) {
@@ -215,9 +221,8 @@ void DecodeEngine::cancel(RequestId id) {
 }
 
 bool DecodeEngine::idle() const {
-  return std::all_of(impl_->requests.begin(), impl_->requests.end(), [](const auto& entry) {
-    return entry.second.phase == Phase::reserved;
-  });
+  return std::all_of(impl_->requests.begin(), impl_->requests.end(),
+                     [](const auto& entry) { return entry.second.phase == Phase::reserved; });
 }
 
 StepPlan DecodeEngine::Impl::plan_step() {
@@ -242,34 +247,39 @@ Result<StreamState> DecodeEngine::Impl::encode_new_tokens(Forward& forward, cons
     const auto last = static_cast<Position>(decode->tokens.size()) - 1;
     sequences.push_back(make_sequence(*model, decode->slot, decode->tokens, last, 1));
   }
-  const StepBatch batch =
-      make_step_batch(runtime.context(), *model, store, std::move(sequences));
+  const StepBatch batch = make_step_batch(runtime.context(), *model, store, std::move(sequences));
   CEDAR_TRY(StreamState state, forward.embed(batch));
   SharedAttention shared;
   CEDAR_CHECK_OK(forward.run_layers(0, model->plan.boundary, batch, shared, state));
   return state;
 }
 
-StreamState DecodeEngine::Impl::join_replay(const StepPlan& plan, const StreamState& decoded) {
+Result<StreamState> DecodeEngine::Impl::join_replay(const StepPlan& plan,
+                                                    const StreamState& decoded) {
+  const kernels::KernelContext& ctx = runtime.context();
   const int64_t copies = model->config.hc_mult;
   const int64_t x_row = copies * model->config.hidden_size;
   const auto decode_rows = static_cast<int64_t>(plan.decoding.size());
   const int64_t rows = decode_rows + plan.replay_rows;
   StreamState joined;
-  joined.x = runtime.context().arena->allocate<Bf16>(rows * x_row);
-  joined.pre = runtime.context().arena->allocate<float>(rows * copies);
-  int64_t target = 0;
-  const auto append = [&](const Bf16* x, const float* pre, int64_t count) {
-    std::memcpy(joined.x + target * x_row, x, static_cast<size_t>(count * x_row) * sizeof(Bf16));
-    std::memcpy(joined.pre + target * copies, pre,
-                static_cast<size_t>(count * copies) * sizeof(float));
-    target += count;
-  };
-  if (decode_rows > 0) append(decoded.x, decoded.pre, decode_rows);
+  joined.x = ctx.arena->allocate<Bf16>(rows * x_row);
+  joined.pre = ctx.arena->allocate<float>(rows * copies);
+  if (decode_rows > 0) {
+    CEDAR_CHECK_OK(copy_on_device(ctx.device, joined.x, decoded.x, decode_rows * x_row * int64_t{2},
+                                  ctx.cuda_stream));
+    CEDAR_CHECK_OK(copy_on_device(ctx.device, joined.pre, decoded.pre,
+                                  decode_rows * copies * int64_t{4}, ctx.cuda_stream));
+  }
+  int64_t target = decode_rows;
   for (const auto& [decode, count] : plan.replaying) {
     const int64_t row = decode->replay_next - decode->decoder_floor;
-    append(decode->handoff.boundary_x.as<Bf16>() + row * x_row,
-           decode->handoff.boundary_pre.as<float>() + row * copies, count);
+    CEDAR_CHECK_OK(place(joined.x + target * x_row,
+                         decode->handoff.boundary_x.as<Bf16>() + row * x_row,
+                         count * x_row * int64_t{2}));
+    CEDAR_CHECK_OK(place(joined.pre + target * copies,
+                         decode->handoff.boundary_pre.as<float>() + row * copies,
+                         count * copies * int64_t{4}));
+    target += count;
   }
   return joined;
 }
@@ -330,10 +340,11 @@ Result<std::vector<TokenEvent>> DecodeEngine::step() {
   if (!plan.decoding.empty()) {
     CEDAR_TRY(decoded, impl.encode_new_tokens(forward, plan));
   }
-  StreamState state =
-      plan.replaying.empty() ? decoded : impl.join_replay(plan, decoded);
-  const StepBatch batch =
-      make_step_batch(ctx, *impl.model, impl.store, impl.decoder_rows(plan));
+  StreamState state = decoded;
+  if (!plan.replaying.empty()) {
+    CEDAR_TRY(state, impl.join_replay(plan, decoded));
+  }
+  const StepBatch batch = make_step_batch(ctx, *impl.model, impl.store, impl.decoder_rows(plan));
   SharedAttention shared;
   CEDAR_CHECK_OK(forward.run_layers(impl.model->plan.boundary,
                                     static_cast<LayerId>(impl.model->plan.layers.size()), batch,
@@ -349,14 +360,15 @@ Result<std::vector<TokenEvent>> DecodeEngine::step() {
     decode->phase = Phase::decoding;
     decode->handoff = Handoff();
     sampling.push_back(decode);
-    rows.push_back(
-        static_cast<int32_t>(batch.row_begin[plan.decoding.size() + i] + count - 1));
+    rows.push_back(static_cast<int32_t>(batch.row_begin[plan.decoding.size() + i] + count - 1));
   }
   if (!sampling.empty()) {
     const auto count = static_cast<int64_t>(rows.size());
-    CEDAR_TRY(const float* logits, forward.logits(state, upload(ctx, rows), count));
+    CEDAR_TRY(const float* device_logits, forward.logits(state, upload(ctx, rows), count));
+    CEDAR_TRY(const auto logits,
+              HostValues<float>::read(ctx, device_logits, count * impl.model->config.vocab_size));
     for (size_t i = 0; i < sampling.size(); ++i) {
-      const float* row = logits + static_cast<int64_t>(i) * impl.model->config.vocab_size;
+      const float* row = logits.data() + static_cast<int64_t>(i) * impl.model->config.vocab_size;
       events.push_back(impl.sample_for(*sampling[i], row));
     }
     for (const TokenEvent& event : events) {

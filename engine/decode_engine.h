@@ -61,7 +61,7 @@ class DecodeEngine {
   /// Takes a slot and the pages of prompt + max_new_tokens. Errors: context_too_long naming need and
   /// capacity, overloaded (no room now), invalid_argument.
   Status reserve(DecodeRequest request);
-  /// Copies a finished block into its page. REQUIRES: reserve(id); blocks may come in any order.
+  /// Copies a finished block (host memory) into its page. REQUIRES: reserve(id); blocks may come in any order.
   Status import_block(RequestId id, int64_t index, std::span<const std::byte> bytes);
   /// All blocks are in: the sequence joins the next step.
   Status start(RequestId id, Handoff handoff);

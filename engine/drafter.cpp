@@ -48,9 +48,8 @@ Status Drafter::observe(const StepBatch& batch, const Bf16* main_hidden) {
             kernels::quantize_q8(ctx_, main_x, batch.rows, config.hidden_size));
   for (size_t stage = 0; stage < w.stages.size(); ++stage) {
     ArenaScope stage_scope(*ctx_.arena);
-    CEDAR_TRY(const uint8_t* rows,
-              window_rows(ctx_, config, w.stages[stage], xq, batch.positions,
-                          model_.inv_freq_window.as<float>(), batch.rows));
+    CEDAR_TRY(const uint8_t* rows, window_rows(ctx_, config, w.stages[stage], xq, batch.positions,
+                                               model_.inv_freq_window.as<float>(), batch.rows));
     kernels::RingWriteParams keep;
     keep.rings = store_.extra_rings(static_cast<int64_t>(stage));
     keep.chunk_rows = rows;
@@ -72,8 +71,7 @@ Drafter::Rows Drafter::block_rows(const std::vector<DraftRequest>& requests) {
     const DraftRequest& request = requests[r];
     kernels::WindowSpan span;
     span.slot = request.slot.value;
-    span.ring_begin =
-        std::max(request.window_floor, request.position + 1 - config.sliding_window);
+    span.ring_begin = std::max(request.window_floor, request.position + 1 - config.sliding_window);
     span.ring_end = request.position + 1;
     span.chunk_begin = static_cast<int32_t>(static_cast<int64_t>(r) * block);
     span.chunk_end = static_cast<int32_t>(static_cast<int64_t>(r + 1) * block);
@@ -168,7 +166,7 @@ Result<std::vector<Draft>> Drafter::propose(const std::vector<DraftRequest>& req
 }
 
 Result<std::vector<Draft>> Drafter::chain(const std::vector<DraftRequest>& requests, const Bf16* u,
-                                          float* logits) {
+                                          const float* logits) {
   const model::ModelConfig& config = model_.config;
   const DrafterWeights& w = *model_.drafter;
   const auto count = static_cast<int64_t>(requests.size());
@@ -176,6 +174,7 @@ Result<std::vector<Draft>> Drafter::chain(const std::vector<DraftRequest>& reque
   const int64_t vocab = config.vocab_size;
   const int64_t rank = config.dspark_markov_rank;
   const int64_t d = config.hidden_size;
+  CEDAR_TRY(const auto host_logits, HostValues<float>::read(ctx_, logits, count * block * vocab));
   std::vector<Draft> drafts(requests.size());
   std::vector<int32_t> previous;
   for (const DraftRequest& request : requests) previous.push_back(request.next);
@@ -201,10 +200,13 @@ Result<std::vector<Draft>> Drafter::chain(const std::vector<DraftRequest>& reque
     markov.y_dtype = DType::f32;
     markov.rows = count;
     CEDAR_CHECK_OK(kernels::linear(ctx_, markov));
+    const auto copy_row = [&](Bf16* to, const Bf16* from, int64_t columns) {
+      return copy_on_device(ctx_.device, to, from, columns * int64_t{2}, ctx_.cuda_stream);
+    };
     for (int64_t r = 0; r < count; ++r) {
-      const Bf16* u_row = u + (r * block + k) * d;
-      std::copy(u_row, u_row + d, judged + r * (d + rank));
-      std::copy(m + r * rank, m + (r + 1) * rank, judged + r * (d + rank) + d);
+      Bf16* row = judged + r * (d + rank);
+      CEDAR_CHECK_OK(copy_row(row, u + (r * block + k) * d, d));
+      CEDAR_CHECK_OK(copy_row(row + d, m + r * rank, rank));
     }
     kernels::LinearParams judge;
     judge.weight = &w.confidence;
@@ -215,14 +217,20 @@ Result<std::vector<Draft>> Drafter::chain(const std::vector<DraftRequest>& reque
     judge.y_dtype = DType::f32;
     judge.rows = count;
     CEDAR_CHECK_OK(kernels::linear(ctx_, judge));
+    CEDAR_TRY(const auto host_bias, HostValues<float>::read(ctx_, bias, count * vocab));
+    CEDAR_TRY(const auto host_confidence, HostValues<float>::read(ctx_, confidence, count));
     for (int64_t r = 0; r < count; ++r) {
-      float* row = logits + (r * block + k) * vocab;
-      for (int64_t v = 0; v < vocab; ++v) row[v] += bias[r * vocab + v];
-      const auto token = static_cast<TokenId>(std::max_element(row, row + vocab) - row);
+      const float* base = host_logits.data() + (r * block + k) * vocab;
+      std::vector<float> row(base, base + vocab);
+      for (int64_t v = 0; v < vocab; ++v) {
+        row[static_cast<size_t>(v)] += host_bias[r * vocab + v];
+      }
+      const auto token =
+          static_cast<TokenId>(std::max_element(row.begin(), row.end()) - row.begin());
       Draft& draft = drafts[static_cast<size_t>(r)];
       draft.tokens.push_back(token);
-      draft.confidence.push_back(confidence[r]);
-      draft.logits.emplace_back(row, row + vocab);
+      draft.confidence.push_back(host_confidence[r]);
+      draft.logits.push_back(std::move(row));
       previous[static_cast<size_t>(r)] = token;
     }
   }

@@ -49,7 +49,7 @@ class Drafter {
   Rows block_rows(const std::vector<DraftRequest>& requests);
   Status run_stages(const Rows& rows, StreamState& state);
   Result<std::vector<Draft>> chain(const std::vector<DraftRequest>& requests, const Bf16* u,
-                                   float* logits);
+                                   const float* logits);
 
   const LoadedModel& model_;
   SequenceStore& store_;

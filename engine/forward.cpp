@@ -91,20 +91,24 @@ Status Forward::layer(LayerId id, const StepBatch& batch, SharedAttention& share
                       StreamState& state) {
   const LayerWeights& w = weights(id);
   const SelectionStorage storage = reserve_selection(ctx_, model_.config, plan(id), batch);
-  CEDAR_CHECK_OK(run_sublayer(ctx_, model_.config, w.hc_attn, w.attn_norm, state, batch.rows,
-                              [&](const Bf16* u, Bf16* y) {
-                                return attend_layer(id, batch, shared, storage, u, y);
-                              }));
+  CEDAR_CHECK_OK(run_sublayer(
+      ctx_, model_.config, w.hc_attn, w.attn_norm, state, batch.rows,
+      [&](const Bf16* u, Bf16* y) { return attend_layer(id, batch, shared, storage, u, y); }));
   CEDAR_CHECK_OK(run_sublayer(ctx_, model_.config, w.hc_ffn, w.ffn_norm, state, batch.rows,
                               [&](const Bf16* u, Bf16* y) { return ffn(id, batch, u, y); }));
-  if (observer_ != nullptr) observer_->on_layer(id, state.x, state.pre, batch.rows);
+  if (observer_ == nullptr) return {};
+  const int64_t copies = model_.config.hc_mult;
+  CEDAR_TRY(const auto x,
+            HostValues<Bf16>::read(ctx_, state.x, batch.rows * copies * model_.config.hidden_size));
+  CEDAR_TRY(const auto pre, HostValues<float>::read(ctx_, state.pre, batch.rows * copies));
+  observer_->on_layer(id, x.data(), pre.data(), batch.rows);
   return {};
 }
 
 Status Forward::attention(LayerId id, const StepBatch& batch, SharedAttention& shared,
                           const Bf16* u, Bf16* y) {
-  return attend_layer(id, batch, shared, reserve_selection(ctx_, model_.config, plan(id), batch),
-                      u, y);
+  return attend_layer(id, batch, shared, reserve_selection(ctx_, model_.config, plan(id), batch), u,
+                      y);
 }
 
 Status Forward::attend_layer(LayerId id, const StepBatch& batch, SharedAttention& shared,
@@ -118,8 +122,8 @@ Status Forward::attend_layer(LayerId id, const StepBatch& batch, SharedAttention
   in.rows = batch.rows;
   in.rings = store_.rings(id);
   in.spans = batch.spans;
-  CEDAR_TRY(const Projections projections, project(ctx_, model_.config, w, u, batch.positions,
-                                                   in.inv_freq, batch.rows));
+  CEDAR_TRY(const Projections projections,
+            project(ctx_, model_.config, w, u, batch.positions, in.inv_freq, batch.rows));
   in.projections = &projections;
 
   if (!window_only) {
@@ -191,8 +195,7 @@ Status Forward::write_global(const model::LayerPlan& layer_plan, const StepBatch
   const int64_t columns = model_.config.head_dim;
   if (layer_plan.ratio == 1) {
     Bf16* latent = ctx_.arena->allocate<Bf16>(batch.rows * columns);
-    CEDAR_CHECK_OK(
-        linear_bf16_in(ctx_, compressor.wkv, u, latent, DType::bf16, batch.rows));
+    CEDAR_CHECK_OK(linear_bf16_in(ctx_, compressor.wkv, u, latent, DType::bf16, batch.rows));
     kernels::RmsNormParams norm;
     norm.x = latent;
     norm.x_stride = columns;
@@ -281,10 +284,12 @@ Status Forward::ffn(LayerId id, const StepBatch& batch, const Bf16* u, Bf16* y) 
   CEDAR_TRY(const RoutedExperts routed,
             feed_forward(ctx_, model_.config, weights(id), model_.config.num_experts_per_tok,
                          batch.image_mask, u, batch.rows, y));
-  if (observer_ != nullptr) {
-    observer_->on_experts(id, routed.experts, routed.weights, batch.rows,
-                          model_.config.num_experts_per_tok);
-  }
+  if (observer_ == nullptr) return {};
+  const int64_t top = model_.config.num_experts_per_tok;
+  CEDAR_TRY(const auto experts, HostValues<int32_t>::read(ctx_, routed.experts, batch.rows * top));
+  CEDAR_TRY(const auto expert_weights,
+            HostValues<float>::read(ctx_, routed.weights, batch.rows * top));
+  observer_->on_experts(id, experts.data(), expert_weights.data(), batch.rows, top);
   return {};
 }
 
@@ -302,8 +307,8 @@ Status Forward::project_boundary(const StepBatch& batch, const StreamState& stat
   collapse.copies = model_.config.hc_mult;
   collapse.d = model_.config.hidden_size;
   CEDAR_CHECK_OK(kernels::hc_collapse(ctx_, collapse));
-  return write_global(plan(boundary), batch,
-                      source_rows(model_.plan.source_index(boundary), batch), u);
+  return write_global(plan(boundary), batch, source_rows(model_.plan.source_index(boundary), batch),
+                      u);
 }
 
 Status Forward::engram(LayerId id, const StepBatch& batch, Bf16* x) {
@@ -311,8 +316,8 @@ Status Forward::engram(LayerId id, const StepBatch& batch, Bf16* x) {
   const model::ModelConfig& config = model_.config;
   const EngramWeights& w = *weights(id).engram;
   const auto& layouts = model_.engram.layers;
-  const auto layout = std::find_if(layouts.begin(), layouts.end(),
-                                   [&](const auto& l) { return l.layer == id; });
+  const auto layout =
+      std::find_if(layouts.begin(), layouts.end(), [&](const auto& l) { return l.layer == id; });
   const int64_t columns = model_.engram.columns;
   const auto compressed = [&](TokenId token) {
     return model_.is_image(token) ? model::kDeadToken : model_.compression[token];

@@ -9,6 +9,7 @@
 
 namespace cedar::engine {
 
+/// Host memory, whatever device the engines use.
 struct Handoff {
   Position length = 0;  // N: prompt tokens read
   /// The encoder layers' window rows of positions [length - window_rows, length), oldest first:

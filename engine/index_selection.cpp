@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/units.h"
+#include "engine/upload.h"
 #include "kernels/linear.h"
 #include "kernels/topk.h"
 
@@ -12,11 +13,14 @@ namespace {
 
 /// Scores of a tile of rows stay below this, so that a long context does not need a score matrix of its own
 /// size squared.
-constexpr int64_t kScoreTileBytes = int64_t{16} << 20;
+constexpr int64_t score_tile_bytes(Device device) {
+  // A GPU needs many rows at a time to be busy.
+  return int64_t{device.kind == DeviceKind::cpu ? 16 : 256} << 20;
+}
 
 struct IndexQueries {
-  uint8_t* packed = nullptr;      // [rows, heads, packed q4x row]
-  Bf16* head_weights = nullptr;   // [rows, heads]
+  uint8_t* packed = nullptr;     // [rows, heads, packed q4x row]
+  Bf16* head_weights = nullptr;  // [rows, heads]
 };
 
 Result<IndexQueries> index_queries(kernels::KernelContext& ctx, const model::ModelConfig& config,
@@ -79,8 +83,8 @@ SelectionStorage reserve_selection(kernels::KernelContext& ctx, const model::Mod
 }
 
 Status select_rows(kernels::KernelContext& ctx, const model::ModelConfig& config,
-                   const NumericOptions& numeric, const SelectionInput& in,
-                   SharedAttention& shared, ForwardObserver* observer) {
+                   const NumericOptions& numeric, const SelectionInput& in, SharedAttention& shared,
+                   ForwardObserver* observer) {
   const StepBatch& batch = *in.batch;
   const RatioView& ratio = batch.ratio(in.plan->ratio);
   const int64_t columns = ratio.max_visible;
@@ -94,7 +98,7 @@ Status select_rows(kernels::KernelContext& ctx, const model::ModelConfig& config
     CEDAR_TRY(const IndexQueries queries, index_queries(ctx, config, in));
     const int64_t stride = align_up(columns, 16);
     const int64_t tile =
-        std::clamp<int64_t>(kScoreTileBytes / (stride * int64_t{4}), 1, batch.rows);
+        std::clamp<int64_t>(score_tile_bytes(ctx.device) / (stride * int64_t{4}), 1, batch.rows);
     float* scores = ctx.arena->allocate<float>(tile * stride);
     const int64_t query_bytes =
         config.index_n_heads *
@@ -109,6 +113,10 @@ Status select_rows(kernels::KernelContext& ctx, const model::ModelConfig& config
       score.keys = in.keys;
       score.sequences = batch.row_sequence + begin;
       score.visible = ratio.visible + begin;
+      if (in.plan->uses_candidates && observer == nullptr) {
+        score.mask = filter.mask + begin * filter.stride;
+        score.mask_stride = filter.stride;
+      }
       score.scores = scores;
       score.score_stride = stride;
       score.rows = rows;
@@ -117,7 +125,8 @@ Status select_rows(kernels::KernelContext& ctx, const model::ModelConfig& config
       score.mode = numeric.index_score;
       CEDAR_CHECK_OK(kernels::index_score(ctx, score));
       if (observer != nullptr) {
-        observer->on_scores(in.plan->id, scores, stride, begin, rows);
+        CEDAR_TRY(const auto values, HostValues<float>::read(ctx, scores, rows * stride));
+        observer->on_scores(in.plan->id, values.data(), stride, begin, rows);
       }
       if (out.mask != nullptr) {
         kernels::CandidateBlocksParams blocks;
@@ -147,11 +156,16 @@ Status select_rows(kernels::KernelContext& ctx, const model::ModelConfig& config
     }
   }
   shared.publish(in.plan->id, SharedTopk{out.indices, out.k});
-  if (observer != nullptr) observer->on_topk(in.plan->id, out.indices, out.k, batch.rows);
+  if (observer != nullptr) {
+    CEDAR_TRY(const auto indices, HostValues<int32_t>::read(ctx, out.indices, batch.rows * out.k));
+    observer->on_topk(in.plan->id, indices.data(), out.k, batch.rows);
+  }
   if (out.mask != nullptr) {
     shared.publish(in.plan->id, SharedCandidates{out.mask, out.stride});
     if (observer != nullptr) {
-      observer->on_candidates(in.plan->id, out.mask, out.stride, batch.rows);
+      CEDAR_TRY(const auto mask,
+                HostValues<uint32_t>::read(ctx, out.mask, batch.rows * out.stride));
+      observer->on_candidates(in.plan->id, mask.data(), out.stride, batch.rows);
     }
   }
   return {};

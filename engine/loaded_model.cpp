@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string>
 
-#include "core/float_formats.h"
+#include "core/device_memory.h"
 #include "engine/model_loader.h"
 #include "kernels/rope.h"
 #include "model/tokenizer.h"
@@ -11,9 +11,9 @@
 namespace cedar::engine {
 
 Result<std::shared_ptr<const LoadedModel>> load_model(const std::string& directory,
-                                                      model::Role role,
-                                                      kernels::KernelContext& ctx,
+                                                      model::Role role, kernels::KernelContext& ctx,
                                                       const LoadProgress& progress) {
+  CEDAR_CHECK_OK(check_device(ctx.device));
   auto loaded = std::make_shared<LoadedModel>();
   CEDAR_TRY(loaded->checkpoint, model::load_checkpoint(directory, role));
   model::Checkpoint& checkpoint = loaded->checkpoint;
@@ -60,6 +60,8 @@ Result<std::shared_ptr<const LoadedModel>> load_model(const std::string& directo
               model::Tokenizer::load(directory + "/tokenizer.json"));
     CEDAR_TRY(loaded->compression, model::make_token_compression(*tokenizer, config));
   }
+  // Engines run in streams of their own, which would not wait for copies that are still under way.
+  CEDAR_CHECK_OK(synchronize(ctx.device, ctx.cuda_stream));
   return std::shared_ptr<const LoadedModel>(std::move(loaded));
 }
 

@@ -1,6 +1,6 @@
 #include "engine/model_loader.h"
 
-#include <cstring>
+#include "core/device_memory.h"
 
 namespace cedar::engine {
 namespace {
@@ -33,15 +33,15 @@ void WeightLoader::loaded(int64_t bytes) {
 Result<DeviceTensor> WeightLoader::copy_bytes(std::span<const std::byte> bytes) {
   DeviceTensor tensor;
   CEDAR_TRY(tensor.buffer, Buffer::allocate(ctx_.device, static_cast<int64_t>(bytes.size())));
-  if (!bytes.empty()) std::memcpy(tensor.buffer.data(), bytes.data(), bytes.size());
+  CEDAR_CHECK_OK(copy_to_device(ctx_.device, tensor.buffer.data(), bytes.data(),
+                                static_cast<int64_t>(bytes.size()), ctx_.cuda_stream));
   return tensor;
 }
 
 Result<DeviceTensor> WeightLoader::copy(const TensorView& view) {
   if (view.empty()) return DeviceTensor();  // optional in the format: gate.bias_vl without vision
   const auto bytes = static_cast<size_t>(view.bytes());
-  CEDAR_TRY(DeviceTensor tensor,
-            copy_bytes({static_cast<const std::byte*>(view.data), bytes}));
+  CEDAR_TRY(DeviceTensor tensor, copy_bytes({static_cast<const std::byte*>(view.data), bytes}));
   loaded(view.bytes());
   return tensor;
 }

@@ -1,5 +1,6 @@
 #pragma once
-// A look at what a forward pass decided, for `cedar verify` and traces. Host pointers on the CPU back end.
+// A look at what a forward pass decided, for `cedar verify` and traces. Host pointers,
+// valid during the call.
 
 #include <cstdint>
 

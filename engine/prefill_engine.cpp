@@ -1,12 +1,12 @@
 #include "engine/prefill_engine.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <string>
 
 #include "engine/forward.h"
 #include "engine/request_checks.h"
+#include "engine/ring_runs.h"
 #include "engine/runtime.h"
 #include "engine/upload.h"
 
@@ -20,9 +20,11 @@ struct Prefill {
   PrefillRequest request;
   SequenceSlot slot;
   Position computed = 0;
-  int32_t waited = 0;  // steps without a row
-  Buffer boundary_x, boundary_pre;
+  int32_t waited = 0;               // steps without a row
+  Buffer boundary_x, boundary_pre;  // of the device
   int64_t boundary_rows = 0;
+  Buffer host_blocks;  // the ready blocks, where the host cannot read the device's
+  int64_t host_blocks_ready = 0;
 
   Position length() const { return static_cast<Position>(request.tokens.size()); }
   bool finished() const { return computed == length(); }
@@ -44,17 +46,23 @@ struct PrefillEngine::Impl {
 
   int64_t replay_rows(Position length) const {
     const int64_t window = model->config.sliding_window;
-    const int64_t rows = options.replay == ReplayMode::exact
-                             ? model->plan.exact_replay_rows(window)
-                             : window;
+    const int64_t rows =
+        options.replay == ReplayMode::exact ? model->plan.exact_replay_rows(window) : window;
     return std::min<int64_t>(rows, length);
   }
 
   std::vector<std::pair<Prefill*, int64_t>> choose_chunk();
-  Status keep_boundary(Prefill& prefill, const StreamState& state, int64_t row_begin,
-                       int64_t rows);
+  Status keep_boundary(Prefill& prefill, const StreamState& state, int64_t row_begin, int64_t rows);
   Result<Buffer> collect_windows(const Prefill& prefill, int64_t rows);
   Result<Buffer> collect_pending(const Prefill& prefill);
+  Status show_blocks(Prefill& prefill, int64_t ready);
+  bool on_host() const { return model->device.kind == DeviceKind::cpu; }
+  /// Device to host, once everything queued before is done.
+  Status fetch(void* to, const void* from, int64_t bytes) {
+    const kernels::KernelContext& ctx = runtime.context();
+    return copy_to_host(ctx.device, to, from, bytes, ctx.cuda_stream);
+  }
+  Result<Buffer> fetch(Buffer buffer);
 };
 
 PrefillEngine::PrefillEngine() = default;
@@ -68,8 +76,8 @@ Result<std::unique_ptr<PrefillEngine>> PrefillEngine::create(
             SequenceStore::create(*model, 0, model->plan.boundary, 0, complete.kv_pool_blocks,
                                   complete.max_sequences));
   std::unique_ptr<PrefillEngine> engine(new PrefillEngine());
-  engine->impl_ = std::make_unique<Impl>(std::move(model), std::move(engram), complete,
-                                         std::move(store));
+  engine->impl_ =
+      std::make_unique<Impl>(std::move(model), std::move(engram), complete, std::move(store));
   return engine;
 }
 
@@ -91,10 +99,14 @@ Status PrefillEngine::submit(PrefillRequest request) {
       prefill.boundary_rows * copies * impl.model->config.hidden_size * int64_t{2};
   auto x = Buffer::allocate(impl.model->device, x_bytes);
   auto pre = Buffer::allocate(impl.model->device, prefill.boundary_rows * copies * int64_t{4});
-  if (!x || !pre) {
+  auto shown = impl.on_host()
+                   ? Result<Buffer>(Buffer())
+                   : Buffer::allocate(Device{}, blocks * impl.store.pool().block_bytes());
+  if (!x || !pre || !shown) {
     impl.store.release(prefill.slot);
-    return x ? pre.error() : x.error();
+    return !x ? x.error() : !pre ? pre.error() : shown.error();
   }
+  prefill.host_blocks = std::move(*shown);
   prefill.boundary_x = std::move(*x);
   prefill.boundary_pre = std::move(*pre);
   prefill.request = std::move(request);
@@ -152,9 +164,8 @@ Result<std::vector<PrefillEvent>> PrefillEngine::step() {
   const StepBatch batch = make_step_batch(ctx, *impl.model, impl.store, std::move(sequences));
   Forward forward(*impl.model, impl.store, *impl.engram, impl.options.numeric, ctx);
   const bool images = !image_rows.empty();
-  CEDAR_TRY(StreamState state,
-            forward.embed(batch, images ? upload(ctx, override_index) : nullptr,
-                          images ? upload(ctx, image_rows) : nullptr));
+  CEDAR_TRY(StreamState state, forward.embed(batch, images ? upload(ctx, override_index) : nullptr,
+                                             images ? upload(ctx, image_rows) : nullptr));
   SharedAttention shared;
   CEDAR_CHECK_OK(forward.run_layers(0, impl.model->plan.boundary, batch, shared, state));
   CEDAR_CHECK_OK(forward.project_boundary(batch, state));
@@ -170,6 +181,7 @@ Result<std::vector<PrefillEvent>> PrefillEngine::step() {
     event.finished = prefill->finished();
     event.blocks_ready = event.finished ? impl.store.blocks_for(prefill->length())
                                         : prefill->computed / impl.model->layout.block_tokens;
+    CEDAR_CHECK_OK(impl.show_blocks(*prefill, event.blocks_ready));
     events.push_back(event);
   }
   return events;
@@ -185,11 +197,31 @@ Status PrefillEngine::Impl::keep_boundary(Prefill& prefill, const StreamState& s
   const int64_t target = begin - first_kept;
   const int64_t copies = model->config.hc_mult;
   const int64_t x_row = copies * model->config.hidden_size;
-  std::memcpy(prefill.boundary_x.as<Bf16>() + target * x_row, state.x + source * x_row,
-              static_cast<size_t>((end - begin) * x_row) * sizeof(Bf16));
-  std::memcpy(prefill.boundary_pre.as<float>() + target * copies, state.pre + source * copies,
-              static_cast<size_t>((end - begin) * copies) * sizeof(float));
+  const kernels::KernelContext& ctx = runtime.context();
+  CEDAR_CHECK_OK(copy_on_device(ctx.device, prefill.boundary_x.as<Bf16>() + target * x_row,
+                                state.x + source * x_row, (end - begin) * x_row * int64_t{2},
+                                ctx.cuda_stream));
+  return copy_on_device(ctx.device, prefill.boundary_pre.as<float>() + target * copies,
+                        state.pre + source * copies, (end - begin) * copies * int64_t{4},
+                        ctx.cuda_stream);
+}
+
+Status PrefillEngine::Impl::show_blocks(Prefill& prefill, int64_t ready) {
+  if (on_host()) return {};
+  const auto pages = store.pages(prefill.slot);
+  const int64_t bytes = store.pool().block_bytes();
+  for (int64_t& i = prefill.host_blocks_ready; i < ready; ++i) {
+    CEDAR_CHECK_OK(fetch(prefill.host_blocks.data() + i * bytes,
+                         store.pool().data(pages[static_cast<size_t>(i)]), bytes));
+  }
   return {};
+}
+
+Result<Buffer> PrefillEngine::Impl::fetch(Buffer buffer) {
+  if (on_host()) return buffer;
+  CEDAR_TRY(Buffer host, Buffer::allocate(Device{}, buffer.bytes()));
+  CEDAR_CHECK_OK(fetch(host.data(), buffer.data(), buffer.bytes()));
+  return host;
 }
 
 std::span<const std::byte> PrefillEngine::block(RequestId id, int64_t index) const {
@@ -197,20 +229,24 @@ std::span<const std::byte> PrefillEngine::block(RequestId id, int64_t index) con
   CEDAR_ASSERT(found != impl_->requests.end(), std::to_string(id.value));
   const auto pages = impl_->store.pages(found->second.slot);
   CEDAR_ASSERT(index >= 0 && index < static_cast<int64_t>(pages.size()), std::to_string(index));
-  return {impl_->store.pool().data(pages[static_cast<size_t>(index)]),
-          static_cast<size_t>(impl_->store.pool().block_bytes())};
+  const int64_t bytes = impl_->store.pool().block_bytes();
+  const std::byte* data = impl_->on_host()
+                              ? impl_->store.pool().data(pages[static_cast<size_t>(index)])
+                              : found->second.host_blocks.data() + index * bytes;
+  return {data, static_cast<size_t>(bytes)};
 }
 
 Result<Buffer> PrefillEngine::Impl::collect_windows(const Prefill& prefill, int64_t rows) {
   const int64_t row_bytes = model->layout.window_row_bytes;
-  CEDAR_TRY(Buffer windows, Buffer::allocate(model->device, model->plan.boundary * rows * row_bytes));
+  CEDAR_TRY(Buffer windows, Buffer::allocate(Device{}, model->plan.boundary * rows * row_bytes));
   std::byte* out = windows.data();
   for (LayerId layer = 0; layer < model->plan.boundary; ++layer) {
-    const kernels::WindowRings rings = store.rings(layer);
-    for (Position p = prefill.length() - rows; p < prefill.length(); ++p) {
-      std::memcpy(out, rings.row(prefill.slot.value, p), static_cast<size_t>(row_bytes));
-      out += row_bytes;
-    }
+    CEDAR_CHECK_OK(for_each_ring_run(store.rings(layer), prefill.slot.value,
+                                     prefill.length() - rows, prefill.length(),
+                                     [&](const uint8_t* ring, int64_t offset, int64_t bytes) {
+                                       return fetch(out + offset, ring, bytes);
+                                     }));
+    out += rows * row_bytes;
   }
   return windows;
 }
@@ -229,12 +265,12 @@ Result<Buffer> PrefillEngine::Impl::collect_pending(const Prefill& prefill) {
     return prefill.length() % source.ratio != 0;
   });
   if (!any_open) return Buffer();
-  CEDAR_TRY(Buffer pending, Buffer::allocate(model->device, floats * int64_t{4}));
+  CEDAR_TRY(Buffer pending, Buffer::allocate(Device{}, floats * int64_t{4}));
   float* out = pending.as<float>();
   for (const auto& [source, count] : open) {
     const int64_t offset = prefill.slot.value * count;
-    std::memcpy(out, store.pending_kv(source) + offset, static_cast<size_t>(count) * 4);
-    std::memcpy(out + count, store.pending_gate(source) + offset, static_cast<size_t>(count) * 4);
+    CEDAR_CHECK_OK(fetch(out, store.pending_kv(source) + offset, count * int64_t{4}));
+    CEDAR_CHECK_OK(fetch(out + count, store.pending_gate(source) + offset, count * int64_t{4}));
     out += 2 * count;
   }
   return pending;
@@ -250,8 +286,8 @@ Result<Handoff> PrefillEngine::take_handoff(RequestId id) {
   handoff.window_rows = std::min(impl_->model->config.sliding_window, prefill.length());
   CEDAR_TRY(handoff.windows, impl_->collect_windows(prefill, handoff.window_rows));
   CEDAR_TRY(handoff.pending, impl_->collect_pending(prefill));
-  handoff.boundary_x = std::move(prefill.boundary_x);
-  handoff.boundary_pre = std::move(prefill.boundary_pre);
+  CEDAR_TRY(handoff.boundary_x, impl_->fetch(std::move(prefill.boundary_x)));
+  CEDAR_TRY(handoff.boundary_pre, impl_->fetch(std::move(prefill.boundary_pre)));
   handoff.boundary_rows = prefill.boundary_rows;
   return handoff;
 }

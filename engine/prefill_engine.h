@@ -62,7 +62,7 @@ class PrefillEngine {
   /// One chunk over the queued requests, shortest remaining first with ageing. Nothing to do: no events.
   Result<std::vector<PrefillEvent>> step();
 
-  /// Bytes of KV block `index` (< blocks_ready). Valid until release(); device memory of the engine.
+  /// Bytes of KV block `index` (< blocks_ready), host memory. Valid until release().
   std::span<const std::byte> block(RequestId id, int64_t index) const;
   /// REQUIRES: finished.
   Result<Handoff> take_handoff(RequestId id);

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "core/device_memory.h"
 #include "engine/options.h"
 #include "kernels/kernel_context.h"
 
@@ -12,11 +13,13 @@ struct LoadedModel;
 
 class Runtime {
  public:
-  explicit Runtime(const EngineOptions& options)
-      : pool_(options.threads), arena_(options.device) {
+  explicit Runtime(const EngineOptions& options) : pool_(options.threads), arena_(options.device) {
+    // Without a stream of its own (no such device) the context is of no use, and says so at its first operation.
+    if (auto stream = Stream::create(options.device)) stream_ = std::move(*stream);
     context_.device = options.device;
     context_.pool = &pool_;
     context_.arena = &arena_;
+    context_.cuda_stream = stream_.handle();
   }
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -27,6 +30,7 @@ class Runtime {
 
  private:
   ThreadPool pool_;
+  Stream stream_;
   Arena arena_;
   kernels::KernelContext context_;
 };

@@ -18,8 +18,7 @@ SequenceRunner::SequenceRunner(std::shared_ptr<const LoadedModel> model,
 Result<std::unique_ptr<SequenceRunner>> SequenceRunner::create(
     std::shared_ptr<const LoadedModel> model, const EngineOptions& options) {
   CEDAR_TRY(const EngineOptions complete, complete_options(options, *model));
-  const int64_t stages =
-      model->drafter ? static_cast<int64_t>(model->drafter->stages.size()) : 0;
+  const int64_t stages = model->drafter ? static_cast<int64_t>(model->drafter->stages.size()) : 0;
   CEDAR_TRY(SequenceStore store,
             SequenceStore::create(*model, 0, static_cast<LayerId>(model->plan.layers.size()),
                                   stages, complete.kv_pool_blocks, complete.max_sequences));
@@ -57,8 +56,8 @@ Result<std::vector<SequenceRunner::Output>> SequenceRunner::run(const std::vecto
     const auto start = static_cast<Position>(tokens.size());
     const auto rows = static_cast<int64_t>(chunk.tokens.size());
     tokens.insert(tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
-    CEDAR_CHECK_OK(
-        check_capacity(options_, store_, length(chunk.slot), store_.blocks_for(length(chunk.slot))));
+    CEDAR_CHECK_OK(check_capacity(options_, store_, length(chunk.slot),
+                                  store_.blocks_for(length(chunk.slot))));
     sequences.push_back(make_sequence(*model_, chunk.slot, tokens, start, rows));
     append_image_rows(chunk.images, model_->config.hidden_size, start, rows, override_index,
                       image_rows);
@@ -66,9 +65,8 @@ Result<std::vector<SequenceRunner::Output>> SequenceRunner::run(const std::vecto
   const StepBatch batch = make_step_batch(ctx, *model_, store_, std::move(sequences));
   Forward forward(*model_, store_, *engram_, options_.numeric, ctx, observer);
   const bool images = !image_rows.empty();
-  CEDAR_TRY(StreamState state,
-            forward.embed(batch, images ? upload(ctx, override_index) : nullptr,
-                          images ? upload(ctx, image_rows) : nullptr));
+  CEDAR_TRY(StreamState state, forward.embed(batch, images ? upload(ctx, override_index) : nullptr,
+                                             images ? upload(ctx, image_rows) : nullptr));
   const int64_t hidden_columns =
       static_cast<int64_t>(model_->config.dspark_target_layer_ids.size()) *
       model_->config.hidden_size;
@@ -88,9 +86,15 @@ Result<std::vector<SequenceRunner::Output>> SequenceRunner::run(const std::vecto
     for (int32_t r = chunks[i].every_row ? 0 : count - 1; r < count; ++r) rows.push_back(begin + r);
   }
   const auto count = static_cast<int64_t>(rows.size());
-  CEDAR_TRY(const float* logits, forward.logits(state, upload(ctx, rows), count));
+  CEDAR_TRY(const float* device_logits, forward.logits(state, upload(ctx, rows), count));
+  CEDAR_TRY(const auto logits,
+            HostValues<float>::read(ctx, device_logits, count * model_->config.vocab_size));
+  HostValues<Bf16> hidden;
+  if (main_hidden != nullptr) {
+    CEDAR_TRY(hidden, HostValues<Bf16>::read(ctx, main_hidden, batch.rows * hidden_columns));
+  }
   std::vector<Output> outputs(chunks.size());
-  const float* next = logits;
+  const float* next = logits.data();
   for (size_t i = 0; i < chunks.size(); ++i) {
     const size_t wanted = chunks[i].every_row ? chunks[i].tokens.size() : 1;
     for (size_t r = 0; r < wanted; ++r, next += model_->config.vocab_size) {
@@ -99,7 +103,7 @@ Result<std::vector<SequenceRunner::Output>> SequenceRunner::run(const std::vecto
     if (main_hidden == nullptr) continue;
     for (size_t r = 0; r < chunks[i].tokens.size(); ++r) {
       const Bf16* row =
-          main_hidden + (batch.row_begin[i] + static_cast<int64_t>(r)) * hidden_columns;
+          hidden.data() + (batch.row_begin[i] + static_cast<int64_t>(r)) * hidden_columns;
       outputs[i].main_hidden.emplace_back(row, row + hidden_columns);
     }
   }

@@ -9,7 +9,7 @@
 namespace cedar::engine {
 namespace {
 
-void fill_windows(kernels::KernelContext& ctx, int64_t window, StepBatch& batch) {
+void fill_windows(UploadBatch& uploads, int64_t window, StepBatch& batch) {
   std::vector<kernels::WindowSpan> spans;
   std::vector<int32_t> ring_slots;
   spans.reserve(static_cast<size_t>(batch.rows));
@@ -30,12 +30,12 @@ void fill_windows(kernels::KernelContext& ctx, int64_t window, StepBatch& batch)
       ring_slots.push_back(p >= sequence.end() - window ? sequence.slot.value : -1);
     }
   }
-  batch.spans = upload(ctx, spans);
-  batch.ring_slots = upload(ctx, ring_slots);
+  uploads.add(spans, &batch.spans);
+  uploads.add(ring_slots, &batch.ring_slots);
 }
 
-CompressPlan make_compress_plan(kernels::KernelContext& ctx, const StepBatch& batch,
-                                int64_t ratio) {
+void fill_compress_plan(UploadBatch& uploads, const StepBatch& batch, int64_t ratio,
+                        CompressPlan& plan) {
   std::vector<int32_t> members, pending_rows, sequences;
   std::vector<int64_t> positions, targets;
   std::vector<int32_t> pending_target(static_cast<size_t>(batch.rows), -1);
@@ -61,16 +61,14 @@ CompressPlan make_compress_plan(kernels::KernelContext& ctx, const StepBatch& ba
           static_cast<int32_t>(sequence.slot.value * (ratio - 1) + p % ratio);
     }
   }
-  CompressPlan plan;
   plan.ratio = ratio;
   plan.groups = static_cast<int64_t>(targets.size());
-  plan.members = upload(ctx, members);
-  plan.pending_rows = upload(ctx, pending_rows);
-  plan.positions = upload(ctx, positions);
-  plan.targets = upload(ctx, targets);
-  plan.sequences = upload(ctx, sequences);
-  plan.pending_target = upload(ctx, pending_target);
-  return plan;
+  uploads.add(members, &plan.members);
+  uploads.add(pending_rows, &plan.pending_rows);
+  uploads.add(positions, &plan.positions);
+  uploads.add(targets, &plan.targets);
+  uploads.add(sequences, &plan.sequences);
+  uploads.add(pending_target, &plan.pending_target);
 }
 
 }  // namespace
@@ -121,27 +119,31 @@ StepBatch make_step_batch(kernels::KernelContext& ctx, const LoadedModel& model,
     for (BlockId page : pages) page_table.push_back(page.value);
     page_table.resize(page_table.size() + static_cast<size_t>(batch.max_pages) - pages.size(), -1);
   }
-  batch.ids = upload(ctx, ids);
-  batch.positions = upload(ctx, batch.positions_host);
-  batch.row_sequence = upload(ctx, row_sequence);
-  if (any_image) batch.image_mask = upload(ctx, image_mask);
-  batch.page_table = upload(ctx, page_table);
-  batch.boundary_targets = upload(ctx, boundary_targets);
-  fill_windows(ctx, model.config.sliding_window, batch);
+  UploadBatch uploads;
+  uploads.add(ids, &batch.ids);
+  uploads.add(batch.positions_host, &batch.positions);
+  uploads.add(row_sequence, &batch.row_sequence);
+  if (any_image) uploads.add(image_mask, &batch.image_mask);
+  uploads.add(page_table, &batch.page_table);
+  uploads.add(boundary_targets, &batch.boundary_targets);
+  fill_windows(uploads, model.config.sliding_window, batch);
 
   std::set<int64_t> ratios;
   for (const model::KvSource& source : model.plan.kv_sources) ratios.insert(source.ratio);
+  // The batch of uploads holds on to the elements' addresses.
+  batch.compress.reserve(ratios.size());
+  batch.ratios.reserve(ratios.size());
   for (int64_t ratio : ratios) {
-    if (ratio > 1) batch.compress.push_back(make_compress_plan(ctx, batch, ratio));
-    RatioView view;
+    if (ratio > 1) fill_compress_plan(uploads, batch, ratio, batch.compress.emplace_back());
+    RatioView& view = batch.ratios.emplace_back();
     view.ratio = ratio;
     for (int64_t position : batch.positions_host) {
       view.visible_host.push_back((position + 1) / ratio);
       view.max_visible = std::max(view.max_visible, view.visible_host.back());
     }
-    view.visible = upload(ctx, view.visible_host);
-    batch.ratios.push_back(std::move(view));
+    uploads.add(view.visible_host, &view.visible);
   }
+  uploads.send(ctx);
   return batch;
 }
 

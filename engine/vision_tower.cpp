@@ -264,7 +264,8 @@ Result<std::vector<Bf16>> VisionTower::run_vit(kernels::KernelContext& ctx,
     CEDAR_CHECK_OK(feed_forward(ctx, block, between, x, rows));
   }
   CEDAR_CHECK_OK(norm(ctx, final_norm_, x, between, rows));
-  return std::vector<Bf16>(between, between + rows * width);
+  CEDAR_TRY(const auto values, HostValues<Bf16>::read(ctx, between, rows * width));
+  return std::vector<Bf16>(values.data(), values.data() + rows * width);
 }
 
 Result<std::vector<Bf16>> VisionTower::run_aligner(kernels::KernelContext& ctx,
@@ -296,7 +297,8 @@ Result<std::vector<Bf16>> VisionTower::run_aligner(kernels::KernelContext& ctx,
   bias.bias = aligner_b2_.as<Bf16>();
   bias.activation = kernels::Activation::none;
   CEDAR_CHECK_OK(linear_with_bias(ctx, aligner_w2_, inner, bias));
-  return std::vector<Bf16>(out, out + tokens * hidden_size_);
+  CEDAR_TRY(const auto values, HostValues<Bf16>::read(ctx, out, tokens * hidden_size_));
+  return std::vector<Bf16>(values.data(), values.data() + tokens * hidden_size_);
 }
 
 Result<ImageRows> VisionTower::read_image(kernels::KernelContext& ctx,

@@ -162,7 +162,9 @@ __global__ void __cluster_dims__(kCluster, 1, 1)
   const auto cluster_sum = [&](int i) {
     float sum = 0;
 #pragma unroll
-    for (int b = 0; b < kCluster; ++b) sum += load_remote(shared_address(&block_sums[i]), b);
+    for (int b = 0; b < kCluster; ++b) {
+      sum += load_remote(remote_address(shared_address(&block_sums[i]), b));
+    }
     return sum;
   };
   // The last warp does this block's share of the coefficients while the others finish the collapsed rows.
