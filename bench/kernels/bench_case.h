@@ -11,7 +11,7 @@
 
 namespace cedar::bench {
 
-/// The ceiling of the machine that limits a case.
+/// A ceiling of the machine.
 enum class Bound : uint8_t { memory, bf16, f32 };
 
 /// One case with its data, ready to run.
@@ -21,9 +21,11 @@ struct Prepared {
   std::function<Status()> run;
   /// After one run(): empty, or what is wrong. Compares with a reference that shares no code with kernels/.
   std::function<std::string()> verify;
-  /// Per call: what has to be read and written at least, and the arithmetic (a multiply-add is 2).
+  /// Per call: what has to be read and written at least, and the arithmetic (a multiply-add is 2). The report compares
+  /// with whichever takes longer at its ceiling, the bytes or the arithmetic.
   double bytes = 0;
   double flops = 0;
+  /// The ceiling of `flops`; memory: the arithmetic is no limit.
   Bound bound = Bound::memory;
 };
 

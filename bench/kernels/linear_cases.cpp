@@ -97,9 +97,7 @@ Result<Prepared> prepare(KernelContext& ctx, const Shape& s) {
   prepared.bytes =
       static_cast<double>(bytes + s.rows * (s.in * (quantised(s.format) ? 1 : 2) + s.out * 2));
   prepared.flops = 2.0 * static_cast<double>(s.rows * s.in * s.out);
-  prepared.bound = s.rows < 32                     ? Bound::memory
-                   : s.format == WeightFormat::f32 ? Bound::f32
-                                                   : Bound::bf16;
+  prepared.bound = s.format == WeightFormat::f32 ? Bound::f32 : Bound::bf16;
   return prepared;
 }
 
@@ -129,7 +127,7 @@ std::vector<Case> linear_cases() {
     add(s);
     s.from_memory = false;
     if (s.out * s.in < 16'000'000) add(s);
-    for (const int64_t rows : {8, 64, 512}) {
+    for (const int64_t rows : {4, 8, 64, 512}) {
       s.rows = rows;
       s.from_memory = false;
       add(s);

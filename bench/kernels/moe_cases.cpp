@@ -117,7 +117,7 @@ Result<Prepared> prepare_experts(KernelContext& ctx, int64_t rows) {
   prepared.bytes = static_cast<double>(used.size()) * expert_bytes(data->packed.front()) +
                    expert_bytes(data->packed.back()) + static_cast<double>(rows * kD * 3);
   prepared.flops = 2.0 * 3 * static_cast<double>(rows * (kTop + 1) * kD * kInner);
-  prepared.bound = rows < 16 ? Bound::memory : Bound::bf16;
+  prepared.bound = Bound::bf16;
   return prepared;
 }
 
@@ -170,7 +170,7 @@ Result<Prepared> prepare_gate(KernelContext& ctx, int64_t rows) {
   prepared.verify = [data] { return verify_gate(*data); };
   prepared.bytes = static_cast<double>(data->packed.bytes() + rows * kD * 2);
   prepared.flops = 2.0 * static_cast<double>(rows * kD * kGateExperts);
-  prepared.bound = rows < 32 ? Bound::memory : Bound::bf16;
+  prepared.bound = Bound::bf16;
   return prepared;
 }
 
