@@ -1,6 +1,8 @@
 #include "core/buffer.h"
 
-#include <new>
+#include <sys/mman.h>
+
+#include <cstdlib>
 #include <string>
 
 #include "core/device_cuda.h"
@@ -9,9 +11,25 @@
 
 namespace cedar {
 
+namespace {
+
+/// Large buffers are asked for in huge pages: kernels read weights front to back, and with 4 KiB pages the
+/// processor's prefetching stops, and an address translation waits, every 64 cache lines.
+void* allocate_host(size_t bytes) {
+  constexpr size_t kHugePage = size_t{2} << 20;
+  const size_t alignment = bytes < kHugePage ? size_t{Buffer::kAlignment} : kHugePage;
+  void* p = nullptr;
+  if (posix_memalign(&p, alignment, bytes) != 0) return nullptr;
+  // Only a wish, the pages work without it; and only for whole huge pages, so that the last one wastes nothing.
+  if (bytes >= kHugePage) (void)madvise(p, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+  return p;
+}
+
+}  // namespace
+
 void Buffer::Deleter::operator()(std::byte* p) const {
   if (device.kind == DeviceKind::cpu) {
-    ::operator delete(p, std::align_val_t(kAlignment));
+    std::free(p);
   } else {
     cuda::release(device, p);
   }
@@ -28,7 +46,7 @@ Result<Buffer> Buffer::allocate(Device device, int64_t bytes) {
     p = static_cast<std::byte*>(allocated);
   } else if (bytes <= INT64_MAX - kAlignment) {
     const auto padded = static_cast<size_t>(align_up(bytes > 0 ? bytes : 1, kAlignment));
-    p = static_cast<std::byte*>(::operator new(padded, std::align_val_t(kAlignment), std::nothrow));
+    p = static_cast<std::byte*>(allocate_host(padded));
   }
   if (p == nullptr) {
     return make_error(Errc::out_of_memory, "cannot allocate " + std::to_string(bytes) +
