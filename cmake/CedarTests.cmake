@@ -11,6 +11,7 @@ function(cedar_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_USES} cedar_flags GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE CEDAR_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+  # Parameter values stay out of the names: printed as bytes they would differ from run to run.
+  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
 endfunction()
