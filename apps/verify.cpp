@@ -23,15 +23,19 @@ namespace {
 namespace verify = engine::verify;
 
 constexpr const char* kUsage =
-    "usage: cedar verify --model DIR --golden DIR [--json FILE] [--threads N] [--isa LEVEL]\n"
-    "                    [--group NAME]... [--quiet]\n"
+    "usage: cedar verify --model DIR --golden DIR [--json FILE] [--device NAME] [--threads N]\n"
+    "                    [--isa LEVEL] [--group NAME]... [--quiet]\n"
     "\n"
-    "Compares the engine with recorded values: DIR of --golden has manifest.json (vectors of every kind) or\n"
-    "prompts.json (answers of a trained checkpoint). Prints the worst value of every kind beside its limit,\n"
-    "what was skipped and why, and `N passed, N failed` as the last line. Exit status 1 when anything failed\n"
+    "Compares the engine with recorded values: DIR of --golden has manifest.json (vectors of every "
+    "kind) or\n"
+    "prompts.json (answers of a trained checkpoint). Prints the worst value of every kind beside "
+    "its limit,\n"
+    "what was skipped and why, and `N passed, N failed` as the last line. Exit status 1 when "
+    "anything failed\n"
     "or nothing was compared.\n"
     "\n"
     "  --json FILE    write all figures; - is stdout, instead of the table\n"
+    "  --device NAME  cpu, cuda or cuda:N (default: cpu)\n"
     "  --threads N    worker threads (default: all usable processors)\n"
     "  --isa LEVEL    portable, avx2 or avx512_bf16 (default: the widest this processor has)\n"
     "  --group NAME   only this group of kinds; may be given several times\n"
@@ -41,6 +45,7 @@ struct Arguments {
   std::string model;
   std::string golden;
   std::string json;
+  Device device;
   verify::VerifyOptions options;
   bool quiet = false;
   bool help = false;
@@ -67,7 +72,8 @@ Result<kernels::CpuIsa> parse_isa(std::string_view text) {
     }
     return isa;
   }
-  return usage_error("--isa: expected portable, avx2 or avx512_bf16, got '" + std::string(text) + "'");
+  return usage_error("--isa: expected portable, avx2 or avx512_bf16, got '" + std::string(text) +
+                     "'");
 }
 
 Status set_option(Arguments& arguments, std::string_view name, std::string_view value) {
@@ -77,6 +83,8 @@ Status set_option(Arguments& arguments, std::string_view name, std::string_view 
     arguments.golden = value;
   } else if (name == "--json") {
     arguments.json = value;
+  } else if (name == "--device") {
+    CEDAR_TRY(arguments.device, parse_device(std::string(value)));
   } else if (name == "--threads") {
     CEDAR_TRY(arguments.options.threads, parse_threads(value));
   } else if (name == "--isa") {
@@ -102,7 +110,8 @@ Result<Arguments> parse_arguments(int argc, char** argv) {
       arguments.quiet = true;
       continue;
     }
-    if (!name.starts_with("--")) return usage_error("unexpected argument '" + std::string(name) + "'");
+    if (!name.starts_with("--"))
+      return usage_error("unexpected argument '" + std::string(name) + "'");
     if (i + 1 == argc) return usage_error(std::string(name) + ": needs a value");
     CEDAR_CHECK_OK(set_option(arguments, name, argv[++i]));
   }
@@ -138,13 +147,15 @@ class Progress {
 Result<verify::Report> run(const Arguments& arguments) {
   Progress progress(!arguments.quiet);
   engine::EngineOptions loading;
+  loading.device = arguments.device;
   loading.threads = arguments.options.threads;
   engine::Runtime runtime(loading);
-  CEDAR_TRY(auto model, engine::load_model(arguments.model, model::Role::all, runtime.context(),
-                                           [&](int64_t done, int64_t total) {
-                                             const auto percent = total == 0 ? 100 : done * 100 / total;
-                                             progress.show("loading " + std::to_string(percent) + " %");
-                                           }));
+  CEDAR_TRY(auto model,
+            engine::load_model(arguments.model, model::Role::all, runtime.context(),
+                               [&](int64_t done, int64_t total) {
+                                 const auto percent = total == 0 ? 100 : done * 100 / total;
+                                 progress.show("loading " + std::to_string(percent) + " %");
+                               }));
   verify::VerifyOptions options = arguments.options;
   options.progress = [&](const std::string& group, const std::string& what) {
     progress.show(group + ": " + what);

@@ -16,10 +16,19 @@ void append_row(kernels::RowFormat format, const uint8_t* packed, int64_t column
   out.insert(out.end(), wide.begin(), wide.end());
 }
 
-std::vector<float> paged(kernels::PagedRows rows_view, std::span<const BlockId> pages,
-                         kernels::RowFormat format, int64_t columns, int64_t rows) {
+std::vector<float> paged(Session& session, SequenceStore& store, kernels::PagedRows rows_view,
+                         SequenceSlot slot, kernels::RowFormat format, int64_t columns,
+                         int64_t rows) {
+  // The sequence's pages side by side.
+  std::vector<uint8_t> pages;
   std::vector<int32_t> table;
-  for (BlockId page : pages) table.push_back(page.value);
+  for (BlockId page : store.pages(slot)) {
+    const auto* data = reinterpret_cast<const uint8_t*>(store.pool().data(page));
+    const std::vector<uint8_t> bytes = output(session.ctx(), data, store.pool().block_bytes());
+    pages.insert(pages.end(), bytes.begin(), bytes.end());
+    table.push_back(static_cast<int32_t>(table.size()));
+  }
+  rows_view.base = pages.data();
   rows_view.page_table = table.data();
   rows_view.max_pages = std::ssize(table);
   std::vector<float> out;
@@ -57,21 +66,24 @@ class CacheComparison {
 
 std::vector<float> main_kv_rows(Session& session, SequenceStore& store, SequenceSlot slot,
                                 int64_t source, int64_t rows) {
-  return paged(store.main_rows(source), store.pages(slot), kernels::RowFormat::q4n,
+  return paged(session, store, store.main_rows(source), slot, kernels::RowFormat::q4n,
                session.config().head_dim, rows);
 }
 
 std::vector<float> index_key_rows(Session& session, SequenceStore& store, SequenceSlot slot,
                                   int64_t source, int64_t rows) {
-  return paged(store.index_rows(source), store.pages(slot), kernels::RowFormat::q4x,
+  return paged(session, store, store.index_rows(source), slot, kernels::RowFormat::q4x,
                session.config().index_head_dim, rows);
 }
 
 std::vector<float> ring_rows(Session& session, const kernels::WindowRings& rings, SequenceSlot slot,
                              int64_t rows) {
   std::vector<float> out;
+  const std::vector<uint8_t> ring =
+      output(session.ctx(), rings.row(slot.value, 0), rows * rings.row_bytes);
   for (int64_t i = 0; i < rows; ++i) {
-    append_row(kernels::RowFormat::q8, rings.row(slot.value, i), session.config().head_dim, out);
+    append_row(kernels::RowFormat::q8, ring.data() + i * rings.row_bytes, session.config().head_dim,
+               out);
   }
   return out;
 }
@@ -80,7 +92,7 @@ std::vector<float> open_rows(Session& session, const float* pending, SequenceSlo
                              int64_t ratio, int64_t rows) {
   const int64_t columns = session.config().head_dim;
   const float* begin = pending + slot.value * (ratio - 1) * columns;
-  return std::vector<float>(begin, begin + rows * columns);
+  return output(session.ctx(), begin, rows * columns);
 }
 
 void check_caches(Session& session, SequenceStore& store, SequenceSlot slot, const Prompt& prompt,
@@ -101,11 +113,12 @@ void check_caches(Session& session, SequenceStore& store, SequenceSlot slot, con
     return pools ? n % layer_plan(layer).ratio : -1;
   };
   CacheComparison compare(session, *file, prompt);
-  compare.run(kinds.window, "window_kv", DType::bf16, config.head_dim,
-              [&](LayerId) { return std::min(n, config.sliding_window); },
-              [&](LayerId layer, int64_t rows) {
-                return ring_rows(session, store.rings(layer), slot, rows);
-              });
+  compare.run(
+      kinds.window, "window_kv", DType::bf16, config.head_dim,
+      [&](LayerId) { return std::min(n, config.sliding_window); },
+      [&](LayerId layer, int64_t rows) {
+        return ring_rows(session, store.rings(layer), slot, rows);
+      });
   compare.run(kinds.main_kv, "main_kv", DType::bf16, config.head_dim, source_rows,
               [&](LayerId layer, int64_t rows) {
                 return main_kv_rows(session, store, slot, plan.source_index(layer), rows);

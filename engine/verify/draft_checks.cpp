@@ -14,8 +14,12 @@ namespace {
 class DraftRun {
  public:
   DraftRun(Session& session, GoldenFile& file, const Prompt& prompt)
-      : session_(session), file_(file), prompt_(prompt), base_(prompt.name + "."),
-        tokens_(prompt.tokens), steps_(file.steps(base_)) {}
+      : session_(session),
+        file_(file),
+        prompt_(prompt),
+        base_(prompt.name + "."),
+        tokens_(prompt.tokens),
+        steps_(file.steps(base_)) {}
 
   void on_recorded_states() {
     auto sequence = OpenSequence::open(session_.runner(), prompt_.length() + steps_);
@@ -28,7 +32,8 @@ class DraftRun {
     }
     for (int64_t step = 0; step < steps_; ++step) {
       if (Status status = read_step(step); !status) return failed(kDraftIds, name_, status.error());
-      const TensorView* hidden = file_.tensor(name_ + "main_hidden", DType::bf16, {hidden_columns()});
+      const TensorView* hidden =
+          file_.tensor(name_ + "main_hidden", DType::bf16, {hidden_columns()});
       const TensorView* ids = draft_ids();
       if (hidden == nullptr || ids == nullptr) continue;
       runner.runtime().begin_step();
@@ -97,8 +102,8 @@ class DraftRun {
     const size_t stages = session_.model().drafter->stages.size();
     SequenceStore& store = session_.runner().store();
     if (hidden != nullptr) {
-      CEDAR_CHECK_OK(
-          drafter.observe(batch_of(slot, 0, prompt_.length()), hidden->as<Bf16>().data()));
+      CEDAR_CHECK_OK(drafter.observe(batch_of(slot, 0, prompt_.length()),
+                                     input<Bf16>(session_.ctx(), *hidden)));
       for (size_t stage = 0; stage < stages; ++stage) {
         const TensorView* expected = ring_tensor(stage);
         if (expected != nullptr) check_ring(kDraftWindow, stage, slot, *expected);
@@ -111,10 +116,15 @@ class DraftRun {
         return make_error(Errc::not_found, "neither hidden states nor ring rows are recorded");
       }
       const kernels::WindowRings rings = store.extra_rings(static_cast<int64_t>(stage));
+      std::vector<uint8_t> packed(static_cast<size_t>(window() * rings.row_bytes));
       for (int64_t i = 0; i < window(); ++i) {
-        kernels::quantize_row(kernels::RowFormat::q8, rows->as<Bf16>().data() + i * config().head_dim,
-                              config().head_dim, rings.row(slot.value, i));
+        kernels::quantize_row(kernels::RowFormat::q8,
+                              rows->as<Bf16>().data() + i * config().head_dim, config().head_dim,
+                              packed.data() + i * rings.row_bytes);
       }
+      const kernels::KernelContext& ctx = session_.ctx();
+      CEDAR_CHECK_OK(copy_to_device(ctx.device, rings.row(slot.value, 0), packed.data(),
+                                    std::ssize(packed), ctx.cuda_stream));
     }
     return {};
   }

@@ -41,25 +41,25 @@ Result<GuidedStep> GuidedRun::step(const std::vector<TokenId>& tokens, const Gui
   const auto rows = std::ssize(tokens);
   CEDAR_CHECK_OK(check_prompt(config, tokens));
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  const StepBatch batch = make_step_batch(
-      ctx, model, store(), {make_sequence(model, slot(), tokens_, start, rows)});
+  const StepBatch batch =
+      make_step_batch(ctx, model, store(), {make_sequence(model, slot(), tokens_, start, rows)});
   Forward forward(model, store(), runner.engram(), runner.options().numeric, ctx, &recorder_);
   SharedAttention shared;
   pin(ctx, guide, batch, shared);
   CEDAR_TRY(StreamState state, forward.embed(batch));
   const auto columns = std::ssize(config.dspark_target_layer_ids) * config.hidden_size;
   Bf16* hidden = model.drafter ? ctx.arena->allocate<Bf16>(rows * columns) : nullptr;
-  CEDAR_CHECK_OK(
-      forward.run_layers(0, session_.layer_count(), batch, shared, state, hidden));
+  CEDAR_CHECK_OK(forward.run_layers(0, session_.layer_count(), batch, shared, state, hidden));
   std::vector<int32_t> all;
   for (int32_t row = 0; row < rows; ++row) all.push_back(row);
-  CEDAR_TRY(const float* logits, forward.logits(state, upload(ctx, all), rows));
+  CEDAR_TRY(const float* device_logits, forward.logits(state, upload(ctx, all), rows));
+  const std::vector<float> logits = output(ctx, device_logits, rows * config.vocab_size);
   GuidedStep out;
   for (int64_t row = 0; row < rows; ++row) {
-    const float* begin = logits + row * config.vocab_size;
+    const float* begin = logits.data() + row * config.vocab_size;
     out.logits.emplace_back(begin, begin + config.vocab_size);
   }
-  if (hidden != nullptr) out.last_main_hidden.assign(hidden + (rows - 1) * columns, hidden + rows * columns);
+  if (hidden != nullptr) out.last_main_hidden = output(ctx, hidden + (rows - 1) * columns, columns);
   return out;
 }
 

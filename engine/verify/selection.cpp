@@ -48,17 +48,18 @@ std::vector<float> block_scores(const Scores& scores, int64_t rows, int64_t colu
 
 Result<Lists> topk_of(kernels::KernelContext& ctx, const float* scores, int64_t rows,
                       int64_t columns, int64_t k, const std::vector<uint32_t>& pool) {
-  std::vector<int32_t> indices(static_cast<size_t>(rows * k));
+  ArenaScope scope(*ctx.arena);
   kernels::TopkParams p;
-  p.scores = scores;
+  p.scores = upload(ctx, std::span(scores, static_cast<size_t>(rows * columns)));
   p.score_stride = columns;
   p.columns = columns;
-  p.mask = pool.empty() ? nullptr : pool.data();
+  p.mask = pool.empty() ? nullptr : upload(ctx, pool);
   p.mask_stride = ceil_div(columns, 32);
-  p.indices = indices.data();
+  p.indices = ctx.arena->allocate<int32_t>(rows * k);
   p.rows = rows;
   p.k = k;
   CEDAR_CHECK_OK(kernels::topk(ctx, p));
+  const std::vector<int32_t> indices = output(ctx, p.indices, rows * k);
   return Lists{std::vector<int64_t>(indices.begin(), indices.end()), k};
 }
 
@@ -67,19 +68,19 @@ Result<std::vector<uint32_t>> pool_of(kernels::KernelContext& ctx, const model::
                                       int64_t columns) {
   const auto rows = static_cast<int64_t>(visible.size());
   const int64_t words = ceil_div(columns, 32);
-  std::vector<uint32_t> mask(static_cast<size_t>(rows * words));
+  ArenaScope scope(*ctx.arena);
   kernels::CandidateBlocksParams p;
-  p.scores = scores;
+  p.scores = upload(ctx, std::span(scores, static_cast<size_t>(rows * columns)));
   p.score_stride = columns;
-  p.visible = visible.data();
-  p.mask = mask.data();
+  p.visible = upload(ctx, visible);
+  p.mask = ctx.arena->allocate<uint32_t>(rows * words);
   p.mask_stride = words;
   p.columns = columns;
   p.rows = rows;
   p.block = config.candidate_block_size;
   p.keep = config.candidate_topk_blocks;
   CEDAR_CHECK_OK(kernels::candidate_blocks(ctx, p));
-  return mask;
+  return output(ctx, p.mask, rows * words);
 }
 
 std::vector<uint32_t> pool_words(const std::vector<int64_t>& allowed, int64_t columns) {

@@ -21,6 +21,7 @@ Result<std::unique_ptr<Session>> Session::create(std::shared_ptr<const LoadedMod
   CEDAR_TRY(session->tokenizer_, model::Tokenizer::load(model_directory + "/tokenizer.json"));
   for (Behaviour behaviour : kBehaviours) {
     EngineOptions engine;
+    engine.device = model->device;
     engine.threads = options.threads;
     engine.max_sequences = 1;
     engine.numeric.index_score = kernels::IndexScoreMode::bf16;

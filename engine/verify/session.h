@@ -11,6 +11,7 @@
 #include "engine/forward.h"
 #include "engine/sequence_runner.h"
 #include "engine/upload.h"
+#include "engine/verify/compare.h"
 #include "engine/verify/golden_set.h"
 #include "engine/verify/recorder.h"
 #include "engine/verify/report.h"
@@ -119,6 +120,17 @@ struct Frame {
 template <class T>
 T* input(kernels::KernelContext& ctx, const TensorView& view) {
   return upload(ctx, view.as<T>());
+}
+/// Values that operations left in the workspace. A device that cannot be read is lost: fatal, as in upload().
+template <class T>
+std::vector<T> output(kernels::KernelContext& ctx, const T* p, int64_t count) {
+  const auto values = HostValues<T>::read(ctx, p, count);
+  CEDAR_ASSERT(values.has_value(), values ? std::string() : values.error().message());
+  return std::vector<T>(values->data(), values->data() + count);
+}
+inline std::vector<float> widened_output(kernels::KernelContext& ctx, const Bf16* p,
+                                         int64_t count) {
+  return widen(output(ctx, p, count).data(), count);
 }
 
 }  // namespace cedar::engine::verify

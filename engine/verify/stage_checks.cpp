@@ -97,15 +97,18 @@ class StageChecks {
     if (first == nullptr) return;
     const auto state = frame_.forward.embed(frame_.batch);
     if (!state) return report().fail(kStageEmbed, name_ + "embed", state.error());
-    report().check(kStageEmbed, count_different(widen(state->x, first->elements()), floats(*first)),
-                   name_ + "embed");
+    report().check(
+        kStageEmbed,
+        count_different(widened_output(frame_.ctx(), state->x, first->elements()), floats(*first)),
+        name_ + "embed");
   }
 
   void check_engram(LayerId layer, const LayerVectors& v) {
     ArenaScope scope(*frame_.ctx().arena);
     Bf16* x = input<Bf16>(frame_.ctx(), *v.engram_in);
     if (!succeeded(kStageEngram, "engram", frame_.forward.engram(layer, frame_.batch, x))) return;
-    compare(kStageEngram, "in (after Engram)", widen(x, v.in->elements()), v.in);
+    compare(kStageEngram, "in (after Engram)", widened_output(frame_.ctx(), x, v.in->elements()),
+            v.in);
   }
 
   /// Both sublayers' hyper-connections, with the recorded sublayer outputs in between.
@@ -119,10 +122,12 @@ class StageChecks {
     const auto replay = [&](const char* what, const TensorView* recorded_in,
                             const TensorView* recorded_out) {
       return [this, what, recorded_in, recorded_out](const Bf16* u, Bf16* y) -> Status {
-        compare(kStageMixIn, what, widen(u, rows() * config().hidden_size), recorded_in);
+        kernels::KernelContext& device = frame_.ctx();
+        compare(kStageMixIn, what, widened_output(device, u, rows() * config().hidden_size),
+                recorded_in);
         const auto values = recorded_out->as<Bf16>();
-        std::copy(values.begin(), values.end(), y);
-        return {};
+        return copy_to_device(device.device, y, values.data(),
+                              static_cast<int64_t>(values.size_bytes()), device.cuda_stream);
       };
     };
     if (v.attn_out == nullptr) return;
@@ -137,9 +142,9 @@ class StageChecks {
                                 replay("ffn_in", v.ffn_in, v.ffn_out)))) {
       return;
     }
-    compare(kStageMixOut, "out", widen(state.x, v.in->elements()), v.out);
-    compare(kStagePreMix, "pre_mix_out",
-            std::vector<float>(state.pre, state.pre + v.pre_mix_in->elements()), v.pre_mix_out);
+    compare(kStageMixOut, "out", widened_output(ctx, state.x, v.in->elements()), v.out);
+    compare(kStagePreMix, "pre_mix_out", output(ctx, state.pre, v.pre_mix_in->elements()),
+            v.pre_mix_out);
   }
 
   /// The recorded list and pool are part of the input of the layers that read them: those that differ from
@@ -150,7 +155,8 @@ class StageChecks {
     const int64_t columns = rows() / plan(layer).ratio;
     const int64_t k = std::min(config().index_topk, columns);
     const TensorView* list = selection->tensor(name_ + "topk", DType::i32, {rows(), k});
-    if (list != nullptr) frame_.shared.pin(layer, SharedTopk{upload(frame_.ctx(), list->as<int32_t>()), k});
+    if (list != nullptr)
+      frame_.shared.pin(layer, SharedTopk{upload(frame_.ctx(), list->as<int32_t>()), k});
     if (!plan(layer).makes_candidates) return;
     const TensorView* pool =
         selection->tensor(prompt_.name + ".candidates", DType::boolean, {rows(), columns});
@@ -169,7 +175,7 @@ class StageChecks {
                    frame_.forward.attention(layer, frame_.batch, frame_.shared, u, y))) {
       return;
     }
-    compare(kStageAttention, "attn_out", widen(y, v.attn_in->elements()), v.attn_out);
+    compare(kStageAttention, "attn_out", widened_output(ctx, y, v.attn_in->elements()), v.attn_out);
     if (plan(layer).scores()) check_selected(layer);
   }
 
@@ -193,10 +199,10 @@ class StageChecks {
     const TensorView* pool =
         selection->tensor(prompt_.name + ".candidates", DType::boolean, {rows(), columns});
     if (pool == nullptr) return;
-    check_pools(report(), kStageCandidates, prompt_.name + ".candidates",
-                pool_rows(frame_.recorder.pools[layer], frame_.recorder.pool_words[layer], rows(),
-                          columns),
-                integers(*pool), columns, config().candidate_block_size, scores.view(), kTieSteps);
+    check_pools(
+        report(), kStageCandidates, prompt_.name + ".candidates",
+        pool_rows(frame_.recorder.pools[layer], frame_.recorder.pool_words[layer], rows(), columns),
+        integers(*pool), columns, config().candidate_block_size, scores.view(), kTieSteps);
   }
 
   void check_ffn(LayerId layer, const LayerVectors& v) {
@@ -205,11 +211,11 @@ class StageChecks {
     Bf16* u = input<Bf16>(ctx, *v.ffn_in);
     Bf16* y = ctx.arena->allocate<Bf16>(v.ffn_in->elements());
     if (!succeeded(kStageFfn, "ffn_out", frame_.forward.ffn(layer, frame_.batch, u, y))) return;
-    compare(kStageFfn, "ffn_out", widen(y, v.ffn_in->elements()), v.ffn_out);
+    compare(kStageFfn, "ffn_out", widened_output(ctx, y, v.ffn_in->elements()), v.ffn_out);
     GoldenFile* selection = session_.golden().file("selection");
     if (selection == nullptr) return;
-    const TensorView* experts = selection->tensor(name_ + "experts", DType::i32,
-                                                  {rows(), config().num_experts_per_tok});
+    const TensorView* experts =
+        selection->tensor(name_ + "experts", DType::i32, {rows(), config().num_experts_per_tok});
     if (experts == nullptr) return;
     check_routing(session_, kStageExperts, name_ + "experts", layer, v.ffn_in->as<Bf16>().data(),
                   frame_.recorder.routing[layer].experts, integers(*experts));
@@ -227,7 +233,7 @@ class StageChecks {
     mean.copies = config().hc_mult;
     mean.d = config().hidden_size;
     if (!succeeded(kStageMainHidden, "mean", kernels::hc_mean(ctx, mean))) return;
-    target_means_[layer] = widen(mean.y, rows() * config().hidden_size);
+    target_means_[layer] = widened_output(ctx, mean.y, rows() * config().hidden_size);
   }
 
   /// The last row of every target layer, side by side.
@@ -257,11 +263,10 @@ class StageChecks {
     StreamState state;
     state.x = input<Bf16>(ctx, *v.out);
     state.pre = input<float>(ctx, *v.pre_mix_out);
-    const auto last = static_cast<int32_t>(rows() - 1);
-    const auto logits = frame_.forward.logits(state, &last, 1);
+    const std::vector<int32_t> last = {static_cast<int32_t>(rows() - 1)};
+    const auto logits = frame_.forward.logits(state, upload(ctx, last), 1);
     if (!logits) return report().fail(kStageHead, name_ + "logits", logits.error());
-    compare(kStageHead, "last_logits", std::vector<float>(*logits, *logits + config().vocab_size),
-            expected);
+    compare(kStageHead, "last_logits", output(ctx, *logits, config().vocab_size), expected);
   }
 
   Session& session_;

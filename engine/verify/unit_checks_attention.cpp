@@ -95,22 +95,22 @@ Result<std::vector<float>> attend_lists(Session& session, const TensorView& q, c
   }
   Bf16* o = ctx.arena->allocate<Bf16>(rows * heads * 2 * dim);
   kernels::SparseAttentionParams p;
-  p.q = queries.data();
-  p.sink = sink.as<float>().data();
+  p.q = upload(ctx, queries);
+  p.sink = input<float>(ctx, sink);
   p.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
-  p.window = spans.data();
-  p.chunk_rows = chunk.data();
+  p.window = upload(ctx, spans);
+  p.chunk_rows = upload(ctx, chunk);
   p.o = o;
   p.rows = rows;
   p.heads = heads;
   p.head_dim = 2 * dim;
   CEDAR_CHECK_OK(kernels::sparse_attention(ctx, p));
+  const std::vector<Bf16> halves = output(ctx, o, rows * heads * 2 * dim);
   std::vector<float> out;
   for (int64_t i = 0; i < rows * heads; ++i) {
     for (int64_t c = 0; c < dim; ++c) {
-      const Bf16* head = o + i * 2 * dim;
-      out.push_back(
-          round_to_bf16(static_cast<float>(head[c]) + static_cast<float>(head[dim + c])));
+      const Bf16* head = halves.data() + i * 2 * dim;
+      out.push_back(round_to_bf16(static_cast<float>(head[c]) + static_cast<float>(head[dim + c])));
     }
   }
   return out;
@@ -167,22 +167,25 @@ void check_pool(Session& session, GoldenFile& file, const std::string& name, Poo
     }
   }
   const int64_t words = ceil_div(columns, 32);
-  std::vector<uint32_t> mask(static_cast<size_t>(rows * words));
+  kernels::KernelContext& ctx = session.ctx();
+  ArenaScope scope(*ctx.arena);
   kernels::CandidateBlocksParams p;
-  p.scores = scores.data();
+  p.scores = upload(ctx, scores);
   p.score_stride = columns;
-  p.visible = visible.data();
-  p.mask = mask.data();
+  p.visible = upload(ctx, visible);
+  p.mask = ctx.arena->allocate<uint32_t>(rows * words);
   p.mask_stride = words;
   p.columns = columns;
   p.rows = rows;
   p.block = size.block;
   p.keep = size.keep;
-  if (Status status = kernels::candidate_blocks(session.ctx(), p); !status) {
+  if (Status status = kernels::candidate_blocks(ctx, p); !status) {
     return session.report().fail(kCandidateUnit, name, status.error());
   }
-  session.report().check(
-      kCandidateUnit, count_different(pool_rows(mask, words, rows, columns), integers(*keep)), name);
+  const std::vector<uint32_t> mask = output(ctx, p.mask, rows * words);
+  session.report().check(kCandidateUnit,
+                         count_different(pool_rows(mask, words, rows, columns), integers(*keep)),
+                         name);
 }
 
 }  // namespace

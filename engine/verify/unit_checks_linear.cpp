@@ -37,16 +37,16 @@ Unpacked unpack(kernels::RowFormat format, const std::vector<uint8_t>& packed, i
 /// The path that fills caches: kv_write without norm and rotation.
 Result<std::vector<uint8_t>> write_rows(kernels::KernelContext& ctx, kernels::RowFormat format,
                                         const Bf16* x, int64_t rows, int64_t columns) {
-  std::vector<uint8_t> packed(static_cast<size_t>(rows * kernels::packed_row_bytes(format, columns)));
+  const int64_t bytes = rows * kernels::packed_row_bytes(format, columns);
   kernels::KvWriteParams p;
   p.format = format;
   p.x = x;
   p.x_stride = columns;
   p.rows = rows;
   p.columns = columns;
-  p.dense = packed.data();
+  p.dense = ctx.arena->allocate<uint8_t>(bytes);
   CEDAR_CHECK_OK(kernels::kv_write(ctx, p));
-  return packed;
+  return output(ctx, p.dense, bytes);
 }
 
 void check_row_format(Session& session, GoldenFile& file, const Kind& kind,
@@ -63,7 +63,8 @@ void check_row_format(Session& session, GoldenFile& file, const Kind& kind,
     return report.fail(kind, prefix, "act_quant.x: columns are no multiple of 32");
   }
   ArenaScope scope(*session.ctx().arena);
-  const auto packed = write_rows(session.ctx(), format, x->as<Bf16>().data(), rows, columns);
+  const auto packed =
+      write_rows(session.ctx(), format, input<Bf16>(session.ctx(), *x), rows, columns);
   if (!packed) return report.fail(kind, prefix, packed.error());
   const Unpacked found = unpack(format, *packed, rows, columns);
   report.check(kind, count_different(found.codes, integers(*codes)), prefix + ".q");
@@ -81,11 +82,12 @@ void check_activations(Session& session, GoldenFile& file) {
   const int64_t count = x->elements();
   kernels::KernelContext& ctx = session.ctx();
   ArenaScope scope(*ctx.arena);
-  const auto q = kernels::quantize_q8(ctx, x->as<Bf16>().data(), x->shape[0], x->shape[1]);
+  const auto q = kernels::quantize_q8(ctx, input<Bf16>(ctx, *x), x->shape[0], x->shape[1]);
   if (!q) return session.report().fail(kActQuant, "quantize_q8", q.error());
-  const std::vector<uint8_t> found(q->codes, q->codes + count);
-  const std::vector<uint8_t> found_scales(q->scales, q->scales + count / kernels::kQ8Group);
-  session.report().check(kActQuant, count_different(found, integers(*codes)), "act_quant.q (linear)");
+  const std::vector<uint8_t> found = output(ctx, q->codes, count);
+  const std::vector<uint8_t> found_scales = output(ctx, q->scales, count / kernels::kQ8Group);
+  session.report().check(kActQuant, count_different(found, integers(*codes)),
+                         "act_quant.q (linear)");
   session.report().check(kActQuant, count_different(found_scales, integers(*scales)),
                          "act_quant.scale (linear)");
 }
@@ -107,8 +109,7 @@ void check_gemm(Session& session, GoldenFile& file, const Kind& kind, const Kind
                 const std::string& prefix, kernels::WeightFormat format) {
   const bool fp8 = format == kernels::WeightFormat::fp8_block32;
   const TensorView* x = file.tensor("gemm.x", DType::bf16, {kAny, kAny});
-  const TensorView* w =
-      file.tensor(prefix + ".w", fp8 ? DType::e4m3 : DType::i8, {kAny, kAny});
+  const TensorView* w = file.tensor(prefix + ".w", fp8 ? DType::e4m3 : DType::i8, {kAny, kAny});
   const TensorView* scale = file.tensor(prefix + ".w_scale", DType::e8m0, {kAny, kAny});
   const TensorView* out = file.tensor(prefix + ".out", DType::bf16, {kAny, kAny});
   if (x == nullptr || w == nullptr || scale == nullptr || out == nullptr) return;
@@ -128,7 +129,7 @@ void check_gemm(Session& session, GoldenFile& file, const Kind& kind, const Kind
   ArenaScope scope(*ctx.arena);
   const auto weight = kernels::pack_weight(ctx, view);
   if (!weight) return report.fail(kind, prefix, weight.error());
-  const auto xq = kernels::quantize_q8(ctx, x->as<Bf16>().data(), rows, view.in);
+  const auto xq = kernels::quantize_q8(ctx, input<Bf16>(ctx, *x), rows, view.in);
   if (!xq) return report.fail(kind, prefix, xq.error());
   Bf16* y = ctx.arena->allocate<Bf16>(rows * view.out);
   kernels::LinearParams p;
@@ -140,7 +141,7 @@ void check_gemm(Session& session, GoldenFile& file, const Kind& kind, const Kind
   if (Status status = kernels::linear(ctx, p); !status) {
     return report.fail(kind, prefix, status.error());
   }
-  const std::vector<float> found = widen(y, rows * view.out);
+  const std::vector<float> found = widened_output(ctx, y, rows * view.out);
   report.check(kind, relative_l2(found, floats(*out)), prefix + ".out");
   report.check(elements, worst_bf16_steps(found, floats(*out), view.out), prefix + ".out");
 }
@@ -153,8 +154,10 @@ void check_linear_units(Session& session, GoldenFile& file) {
   check_row_format(session, file, kFp4E8m0, "fp4_e8m0", kernels::RowFormat::q4x);
   check_row_format(session, file, kFp4E4m3, "fp4_e4m3", kernels::RowFormat::q4n);
   check_e4m3_table(session, file);
-  check_gemm(session, file, kFp8Gemm, kFp8GemmSteps, "fp8_gemm", kernels::WeightFormat::fp8_block32);
-  check_gemm(session, file, kFp4Gemm, kFp4GemmSteps, "fp4_gemm", kernels::WeightFormat::fp4_group32);
+  check_gemm(session, file, kFp8Gemm, kFp8GemmSteps, "fp8_gemm",
+             kernels::WeightFormat::fp8_block32);
+  check_gemm(session, file, kFp4Gemm, kFp4GemmSteps, "fp4_gemm",
+             kernels::WeightFormat::fp4_group32);
 }
 
 }  // namespace cedar::engine::verify

@@ -21,27 +21,29 @@ void check_gate(Session& session, GoldenFile& file, const std::string& prefix, L
   const TensorView* weights = file.tensor(prefix + ".weights", DType::f32, {rows, top});
   if (mask == nullptr || experts == nullptr || weights == nullptr) return;
   const LayerWeights& w = *session.model().layers[static_cast<size_t>(layer)];
-  std::vector<int32_t> found(static_cast<size_t>(rows * top));
-  std::vector<float> found_weights(found.size());
+  kernels::KernelContext& ctx = session.ctx();
+  ArenaScope scope(*ctx.arena);
   kernels::MoeGateParams p;
-  p.x = x->as<Bf16>().data();
+  p.x = input<Bf16>(ctx, *x);
   p.gate = &w.gate;
   p.bias = w.gate_bias.as<float>();
   p.bias_image = w.gate_bias_image.as<float>();
-  p.image_mask = static_cast<const uint8_t*>(mask->data);
-  p.experts = found.data();
-  p.weights = found_weights.data();
+  p.image_mask = input<uint8_t>(ctx, *mask);
+  p.experts = ctx.arena->allocate<int32_t>(rows * top);
+  p.weights = ctx.arena->allocate<float>(rows * top);
   p.rows = rows;
   p.d = d;
   p.expert_count = static_cast<int64_t>(w.experts.size());
   p.top = top;
   p.route_scale = config.routed_scaling_factor;
   Report& report = session.report();
-  if (Status status = kernels::moe_gate(session.ctx(), p); !status) {
+  if (Status status = kernels::moe_gate(ctx, p); !status) {
     return report.fail(kGateExperts, prefix, status.error());
   }
+  const std::vector<int32_t> found = output(ctx, p.experts, rows * top);
   report.check(kGateExperts, count_different(found, integers(*experts)), prefix + ".experts");
-  report.check(kGateWeights, relative_l2(found_weights, floats(*weights)), prefix + ".weights");
+  report.check(kGateWeights, relative_l2(output(ctx, p.weights, rows * top), floats(*weights)),
+               prefix + ".weights");
 }
 
 /// "gate2.x": the gate of layer 2.
@@ -92,8 +94,8 @@ void check_module(Session& session, GoldenFile& file) {
   const TensorView* x =
       file.tensor("engram_unit.x", DType::bf16, {kAny, config.hc_mult, config.hidden_size});
   if (x == nullptr) return;
-  const TensorView* ids =
-      file.tensor("engram_unit.hash_ids", DType::i64, {x->shape[0], session.model().engram.columns});
+  const TensorView* ids = file.tensor("engram_unit.hash_ids", DType::i64,
+                                      {x->shape[0], session.model().engram.columns});
   const TensorView* out = file.tensor("engram_unit.out", DType::bf16, x->shape);
   if (ids == nullptr || out == nullptr) return;
   const std::vector<int64_t> rows = integers(*ids);
@@ -112,7 +114,7 @@ void check_module(Session& session, GoldenFile& file) {
   if (Status status = (*frame)->forward.engram(layer, (*frame)->batch, state); !status) {
     return report.fail(kEngramUnit, "engram_unit", status.error());
   }
-  const std::vector<float> found = widen(state, x->elements());
+  const std::vector<float> found = widened_output((*frame)->ctx(), state, x->elements());
   report.check(kEngramUnit, relative_l2(found, floats(*out)), "engram_unit.out");
   report.check(kEngramUnitSteps, worst_bf16_steps(found, floats(*out), config.hidden_size),
                "engram_unit.out");

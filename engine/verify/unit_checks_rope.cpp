@@ -82,7 +82,7 @@ void check_application(Session& session, GoldenFile& file) {
   ArenaScope scope(*ctx.arena);
   Bf16* forward = input<Bf16>(ctx, *x);
   Bf16* inverse = input<Bf16>(ctx, *y);
-  const int64_t one = 1;
+  const int64_t* one = upload(ctx, std::vector<int64_t>{1});
   for (int64_t row = 0; row < rows; ++row) {
     std::vector<float> angles;
     for (int64_t i = 0; i < dim / 2; ++i) {
@@ -93,8 +93,8 @@ void check_application(Session& session, GoldenFile& file) {
     kernels::RopeParams p;
     p.row_stride = heads * dim;
     p.head_stride = dim;
-    p.positions = &one;
-    p.inv_freq = angles.data();
+    p.positions = one;
+    p.inv_freq = upload(ctx, angles);
     p.rows = 1;
     p.heads = heads;
     p.head_dim = dim;
@@ -107,9 +107,11 @@ void check_application(Session& session, GoldenFile& file) {
       }
     }
   }
-  session.report().check(kRopeApply, relative_l2(widen(forward, x->elements()), floats(*y)),
+  session.report().check(kRopeApply,
+                         relative_l2(widened_output(ctx, forward, x->elements()), floats(*y)),
                          "rope_apply.y");
-  session.report().check(kRopeApply, relative_l2(widen(inverse, x->elements()), floats(*back)),
+  session.report().check(kRopeApply,
+                         relative_l2(widened_output(ctx, inverse, x->elements()), floats(*back)),
                          "rope_apply.back");
 }
 

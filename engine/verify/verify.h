@@ -30,7 +30,7 @@ std::vector<std::string> groups();
 /// Compares everything the folder holds. Failed comparisons are in the report; an error means that nothing
 /// could be compared. `model_directory` supplies tokenizer.json.
 /// Errors: invalid_argument (an unknown group), not_found (no golden folder), those of reading its files.
-/// REQUIRES: the model was loaded with Role::all, for the CPU.
+/// REQUIRES: the model was loaded with Role::all. The engines run on its device.
 Result<Report> verify(std::shared_ptr<const LoadedModel> model, const std::string& model_directory,
                       const std::string& golden_directory, const VerifyOptions& options);
 
