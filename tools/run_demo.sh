@@ -13,16 +13,6 @@ cedar=build/bin/cedar
 document=config/demo/sample_document.txt
 question='What is E8236?'
 
-$cedar serve --port "$port" --model "$model" &
-server=$!
-stop() {
-  trap - EXIT INT TERM
-  kill "$server" 2>/dev/null || true
-  wait "$server" 2>/dev/null || true
-}
-trap stop EXIT
-trap 'stop; exit 130' INT TERM
-
 # python3 rather than curl: it is among the packages anyway.
 healthy() {
   python3 - "$port" <<'PY'
@@ -33,10 +23,26 @@ except OSError:
     sys.exit(1)
 PY
 }
+if healthy; then
+  echo "run: something already answers on port $port (PORT=... picks another one)" >&2
+  exit 1
+fi
+$cedar serve --port "$port" --model "$model" &
+server=$!
+stop() {
+  trap - EXIT INT TERM
+  kill "$server" 2>/dev/null || true
+  wait "$server" 2>/dev/null || true
+}
+trap stop EXIT
+trap 'stop; exit 130' INT TERM
+
+alive() { kill -0 "$server" 2>/dev/null; }
+
 tries=0
-until healthy; do
+until healthy && alive; do
   tries=$((tries + 1))
-  if ! kill -0 "$server" 2>/dev/null || [ $tries -ge 120 ]; then
+  if ! alive || [ $tries -ge 120 ]; then
     echo "run: the server did not come up on port $port (PORT=... picks another one)" >&2
     exit 1
   fi
@@ -56,4 +62,6 @@ fi
 echo "Still serving on http://127.0.0.1:$port until Ctrl-C. Another terminal may ask, too:"
 echo "  $cedar chat --url ws://127.0.0.1:$port/v1/stream --file $document 'Show error E9118'"
 echo "  curl http://127.0.0.1:$port/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'"
+# Ctrl-C is how this ends, so it is no failure.
+trap 'stop; exit 0' INT TERM
 wait "$server"
