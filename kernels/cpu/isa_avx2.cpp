@@ -22,55 +22,51 @@ constexpr int kLanes = 8;
 namespace cedar::kernels::cpu {
 namespace {
 
-/// 8 E4M3 codes as 16-bit floats of the same sign, exponent and mantissa: the value divided by 2^8 (the two
-/// biases are 7 and 15), subnormals included. Needs no branch and meets no fp32 subnormal.
-inline __m256 decode_e4m3(__m128i codes) {
-  const __m128i wide = _mm_cvtepu8_epi16(codes);
-  const __m128i magnitude = _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x7f)), 7);
-  const __m128i sign = _mm_slli_epi16(_mm_and_si128(wide, _mm_set1_epi16(0x80)), 8);
-  const __m256 value = _mm256_cvtph_ps(_mm_or_si128(magnitude, sign));
-  return _mm256_mul_ps(value, _mm256_set1_ps(256.0f));
+/// 16-bit floats to 16 floats in two pieces of a panel.
+inline void put_halves(__m256i half_floats, float* first, float* second) {
+  _mm256_storeu_ps(first, _mm256_cvtph_ps(_mm256_castsi256_si128(half_floats)));
+  _mm256_storeu_ps(second, _mm256_cvtph_ps(_mm256_extracti128_si256(half_floats, 1)));
 }
 
+/// The panel holds the values divided by 2^8: an E4M3 code's bits, moved to their places in a 16-bit float, are that
+/// (the exponent biases are 7 and 15), subnormals included.
+constexpr float kFp8PanelScale = 256.0f;
+
 void decode_fp8_block(const uint8_t* codes, float* panel) {
+  const __m256i places = _mm256_set1_epi16(static_cast<int16_t>(0xbf80));
   for (int part = 0; part < 16; ++part) {  // (quad, half): 64 codes
     for (int lane = 0; lane < 4; ++lane) {
-      const __m128i both = load<__m128i>(codes + part * 64 + lane * 16);
+      // Sign extension puts the sign where the shift moves it to bit 15.
+      const __m256i wide = _mm256_cvtepi8_epi16(load<__m128i>(codes + part * 64 + lane * 16));
       float* out = panel + part * 64 + lane * 8;
-      _mm256_storeu_ps(out, decode_e4m3(both));
-      _mm256_storeu_ps(out + 32, decode_e4m3(_mm_unpackhi_epi64(both, both)));
+      put_halves(_mm256_and_si256(_mm256_slli_epi16(wide, 7), places), out, out + 32);
     }
   }
 }
 
 void decode_fp4_block(const uint8_t* codes, float* panel) {
-  const __m128i doubled = _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+  // The high byte of each code's 16-bit float; the low byte is 0.
+  const __m128i high_bytes = _mm_setr_epi8(0, 0x38, 0x3c, 0x3e, 0x40, 0x42, 0x44, 0x46,  //
+                                           -0x80, -0x48, -0x44, -0x42, -0x40, -0x3e, -0x3c, -0x3a);
   const __m128i nibble = _mm_set1_epi8(15);
   // Bytes of half 0 (even) to the lower, of half 1 (odd) to the upper eight.
   const __m128i by_half = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
-  const auto put = [](float* to, __m128i twice) {
-    const __m256 value = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(twice));
-    _mm256_storeu_ps(to, _mm256_mul_ps(value, _mm256_set1_ps(0.5f)));
-  };
   for (int quad = 0; quad < 8; ++quad) {
     for (int i = 0; i < 32; i += 8) {
       const __m128i packed = _mm_shuffle_epi8(load<__m128i>(codes + quad * 64 + i * 2), by_half);
-      const __m128i pair0 = _mm_shuffle_epi8(doubled, _mm_and_si128(packed, nibble));
+      const __m128i pair0 = _mm_shuffle_epi8(high_bytes, _mm_and_si128(packed, nibble));
       const __m128i pair1 =
-          _mm_shuffle_epi8(doubled, _mm_and_si128(_mm_srli_epi16(packed, 4), nibble));
+          _mm_shuffle_epi8(high_bytes, _mm_and_si128(_mm_srli_epi16(packed, 4), nibble));
       float* out = panel + quad * 128 + i;
-      // The sign of a zero is lost here; a product with it only ever adds a zero.
-      put(out, pair0);
-      put(out + 32, pair1);
-      put(out + 64, _mm_unpackhi_epi64(pair0, pair0));
-      put(out + 96, _mm_unpackhi_epi64(pair1, pair1));
+      put_halves(_mm256_slli_epi16(_mm256_cvtepu8_epi16(pair0), 8), out, out + 64);
+      put_halves(_mm256_slli_epi16(_mm256_cvtepu8_epi16(pair1), 8), out + 32, out + 96);
     }
   }
 }
 
 const void* decode_panel(WeightFormat format, const uint8_t* codes, const uint8_t* scales,
                          int64_t groups, void* scratch, float* panel_scales) {
-  decode_scales(format, scales, groups, panel_scales);
+  decode_scales(format, scales, groups, kFp8PanelScale, panel_scales);
   if (format == WeightFormat::f32) return codes;
   float* panel = static_cast<float*>(scratch);
   for (int64_t g = 0; g < groups; ++g) {

@@ -139,7 +139,7 @@ void decode(const Source& source, int64_t groups, uint16_t* panel) {
 
 const void* decode_panel(WeightFormat format, const uint8_t* codes, const uint8_t* scales,
                          int64_t groups, void* scratch, float* panel_scales) {
-  decode_scales(format, scales, groups, panel_scales);
+  decode_scales(format, scales, groups, 1.0f, panel_scales);
   uint16_t* panel = static_cast<uint16_t*>(scratch);
   switch (format) {
     case WeightFormat::bf16:

@@ -172,13 +172,14 @@ CEDAR_VEC void widen_bf16_block(const uint16_t* block, float* panel) {
   for (int64_t i = 0; i < kBlockElements; i += kLanes) store(panel + i, load_bf16(block + i));
 }
 
-/// The scales of `groups` blocks as floats [groups, 32].
+/// The scales of `groups` blocks as floats [groups, 32]; those of FP8 times `fp8_factor`, for panels that hold its
+/// values divided by it.
 CEDAR_VEC void decode_scales(WeightFormat format, const uint8_t* scales, int64_t groups,
-                             float* out) {
+                             float fp8_factor, float* out) {
   for (int64_t i = 0; i < groups * kTileOut; i += kLanes) {
     VecF value = splat(1.0f);
     if (format == WeightFormat::fp8_block32) {
-      value = floats(e8m0_bits(splat_bits(scales[i / kTileOut])));
+      value = floats(e8m0_bits(splat_bits(scales[i / kTileOut]))) * fp8_factor;
     } else if (format == WeightFormat::fp4_group32) {
       value = floats(e8m0_bits(__builtin_convertvector(load<VecU8>(scales + i), VecU)));
     }
@@ -211,11 +212,12 @@ CEDAR_VEC void multiply_f32_rows(const float* panel, const float* panel_scales, 
         }
       }
       for (int m = 0; m < kRows; ++m) {
-        float sums[32];
-        for (int v = 0; v < kHalfVecs; ++v) store(sums + v * kLanes, partial[m][v]);
-        float* out = acc[m] + half * 16;
-        const float* scale = panel_scales + group * kTileOut + half * 16;
-        for (int n = 0; n < 16; ++n) out[n] += (sums[2 * n] + sums[2 * n + 1]) * scale[n];
+        for (int v = 0; v < kHalfVecs / 2; ++v) {
+          const int64_t n = half * 16 + v * kLanes;
+          const VecF scale = load<VecF>(panel_scales + group * kTileOut + n);
+          const VecF sums = sums_of_pairs(partial[m][2 * v], partial[m][2 * v + 1]);
+          store(acc[m] + n, VecF(fused_or_plain(sums, scale, load<VecF>(acc[m] + n))));
+        }
       }
     }
   }

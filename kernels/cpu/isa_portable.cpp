@@ -76,7 +76,7 @@ void decode_fp4_block(const uint8_t* codes, float* panel) {
 
 const void* decode_panel(WeightFormat format, const uint8_t* codes, const uint8_t* scales,
                          int64_t groups, void* scratch, float* panel_scales) {
-  decode_scales(format, scales, groups, panel_scales);
+  decode_scales(format, scales, groups, 1.0f, panel_scales);
   if (format == WeightFormat::f32) return codes;
   float* panel = static_cast<float*>(scratch);
   for (int64_t g = 0; g < groups; ++g) {

@@ -65,6 +65,21 @@ CEDAR_VEC V largest_of_lanes(V v) {
   return turned > v ? turned : v;
 }
 
+/// a0 + a1, a2 + a3, ..., b0 + b1, ... A template as above.
+template <class V>
+CEDAR_VEC V sums_of_pairs(V a, V b) {
+  if constexpr (sizeof(V) == 64) {
+    return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28,
+                                   30) +
+           __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  } else if constexpr (sizeof(V) == 32) {
+    return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14) +
+           __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
+  } else {
+    return __builtin_shufflevector(a, b, 0, 2, 4, 6) + __builtin_shufflevector(a, b, 1, 3, 5, 7);
+  }
+}
+
 /// Round to nearest even, in the high half of each lane. NaN stays a quiet NaN.
 CEDAR_VEC VecU rounded_to_bf16(VecF x) {
   const VecU u = bits(x);
