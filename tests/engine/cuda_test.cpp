@@ -1,0 +1,166 @@
+// The engine on a GPU against the engine on the CPU. Skipped where there is none.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "core/device_memory.h"
+#include "engine/engine.h"
+#include "engine/sequence_runner.h"
+#include "tests/support/test_model.h"
+
+namespace cedar::engine {
+namespace {
+
+constexpr Device kCuda{DeviceKind::cuda, 0};
+using Tokens = std::vector<TokenId>;
+
+EngineOptions options_on(Device device) {
+  EngineOptions options = testing::test_options();
+  options.device = device;
+  return options;
+}
+
+std::shared_ptr<const LoadedModel> load(const std::string& directory, Device device) {
+  Runtime runtime(options_on(device));
+  auto model = load_model(directory, model::Role::all, runtime.context());
+  EXPECT_TRUE(model.has_value()) << (model ? "" : model.error().message());
+  return model ? *model : nullptr;
+}
+
+struct Answer {
+  Tokens ids;
+  std::string error;
+};
+
+/// Greedy answers of all prompts, submitted at once.
+std::vector<Answer> answers(const std::shared_ptr<const LoadedModel>& model, EngineOptions options,
+                            const std::vector<Tokens>& prompts, int64_t count) {
+  std::vector<Answer> out(prompts.size());
+  auto engine = Engine::create(model, options);
+  EXPECT_TRUE(engine.has_value()) << (engine ? "" : engine.error().message());
+  if (!engine) return out;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    DecodeRequest request;
+    request.id = RequestId(i + 1);
+    request.prompt = prompts[i];
+    request.max_new_tokens = count;
+    request.sampling.temperature = 0;
+    const Status status = (*engine)->submit(request, {}, [&out, i](const TokenEvent& event) {
+      if (event.error) {
+        out[i].error = event.error->message();
+      } else {
+        out[i].ids.push_back(event.token.token);
+      }
+    });
+    EXPECT_TRUE(status.has_value()) << (status ? "" : status.error().message());
+  }
+  for (int step = 0; step < 5000 && !(*engine)->idle(); ++step) {
+    const Status status = (*engine)->step();
+    EXPECT_TRUE(status.has_value()) << (status ? "" : status.error().message());
+    if (!status) break;
+  }
+  return out;
+}
+
+Tokens random_prompt(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  Tokens tokens{0};
+  while (tokens.size() < count) tokens.push_back(static_cast<TokenId>(random() % 1200));
+  return tokens;
+}
+
+class OnCuda : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "this machine lacks a CUDA device";
+  }
+};
+
+TEST_F(OnCuda, ATrainedModelAnswersAsOnTheCpu) {
+  const auto recorded = testing::read_json(testing::golden_path("demo/prompts.json"));
+  std::vector<Tokens> prompts;
+  for (const auto& prompt : recorded) prompts.push_back(prompt["ids"].get<Tokens>());
+  const auto model = load(testing::demo_path(), kCuda);
+  ASSERT_NE(model, nullptr);
+  const auto found = answers(model, options_on(kCuda), prompts, 24);
+  const auto expected = answers(testing::demo_model(), options_on(Device{}), prompts, 24);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_EQ(found[i].error, "") << i;
+    EXPECT_EQ(found[i].ids, expected[i].ids) << recorded[i]["name"];
+  }
+}
+
+TEST_F(OnCuda, LogitsAreCloseAndNeighboursDoNotChangeThem) {
+  const auto model = load(testing::mini_path(), kCuda);
+  ASSERT_NE(model, nullptr);
+  auto on_gpu = SequenceRunner::create(model, options_on(kCuda));
+  auto on_cpu = SequenceRunner::create(testing::mini_model(), options_on(Device{}));
+  ASSERT_TRUE(on_gpu.has_value()) << on_gpu.error().message();
+  ASSERT_TRUE(on_cpu.has_value()) << on_cpu.error().message();
+  const std::vector<size_t> lengths = {1, 2, 37, 64, 120};
+  std::vector<SequenceRunner::Chunk> together;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const auto slot = (*on_gpu)->open(static_cast<int64_t>(lengths[i]));
+    ASSERT_TRUE(slot.has_value());
+    together.push_back({*slot, random_prompt(lengths[i], static_cast<uint32_t>(i))});
+  }
+  const auto batched = (*on_gpu)->run(together);
+  ASSERT_TRUE(batched.has_value()) << batched.error().message();
+  for (const auto& chunk : together) (*on_gpu)->close(chunk.slot);
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const auto single = [&](SequenceRunner& runner) {
+      const auto slot = runner.open(static_cast<int64_t>(lengths[i]));
+      EXPECT_TRUE(slot.has_value());
+      auto output = runner.run({{*slot, together[i].tokens}});
+      EXPECT_TRUE(output.has_value()) << (output ? "" : output.error().message());
+      runner.close(*slot);
+      return output ? output->front().logits.back() : std::vector<float>();
+    };
+    const std::vector<float> alone = single(**on_gpu), cpu = single(**on_cpu);
+    EXPECT_EQ((*batched)[i].logits.back(), alone) << lengths[i];
+    double difference = 0, norm = 0;
+    for (size_t c = 0; c < cpu.size(); ++c) {
+      const double d = static_cast<double>(alone[c]) - static_cast<double>(cpu[c]);
+      difference += d * d;
+      norm += static_cast<double>(cpu[c]) * static_cast<double>(cpu[c]);
+    }
+    // A random model: one expert or row chosen differently at a near-tie is worth this much.
+    EXPECT_LT(std::sqrt(difference / norm), 0.1) << lengths[i];
+  }
+}
+
+TEST_F(OnCuda, ChunksDoNotChangeAnswers) {
+  const auto model = load(testing::mini_path(), kCuda);
+  ASSERT_NE(model, nullptr);
+  const std::vector<Tokens> prompts = {random_prompt(150, 7), random_prompt(33, 8)};
+  EngineOptions small = options_on(kCuda);
+  small.prefill_chunk_tokens = 16;
+  const auto whole = answers(model, options_on(kCuda), prompts, 6);
+  const auto chunked = answers(model, small, prompts, 6);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_EQ(whole[i].error, "");
+    EXPECT_EQ(whole[i].ids, chunked[i].ids) << i;
+  }
+}
+
+TEST(Devices, EngineAndWeightsMustAgree) {
+  EngineOptions options = testing::test_options();
+  options.device = Device{DeviceKind::cuda, 7};
+  const auto engine = Engine::create(testing::mini_model(), options);
+  ASSERT_FALSE(engine.has_value());
+  EXPECT_NE(engine.error().context.find("cuda:7"), std::string::npos) << engine.error().context;
+}
+
+TEST(Devices, LoadingSaysWhatIsMissing) {
+  Runtime runtime(options_on(Device{DeviceKind::cuda, 63}));
+  const auto model = load_model(testing::mini_path(), model::Role::all, runtime.context());
+  ASSERT_FALSE(model.has_value());
+  EXPECT_EQ(model.error().code, Errc::unsupported);
+  EXPECT_NE(model.error().context.find("cuda:63"), std::string::npos) << model.error().context;
+}
+
+}  // namespace
+}  // namespace cedar::engine
