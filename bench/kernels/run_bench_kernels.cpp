@@ -232,6 +232,11 @@ Status run_all(const Options& options) {
     for (const Case& c : cases) std::printf("%s %s\n", c.op.c_str(), c.shape.c_str());
     return {};
   }
+  std::ofstream json;
+  if (!options.json_path.empty()) {  // before the minutes of measuring
+    json.open(options.json_path);
+    if (!json) return make_error(Errc::io_error, "cannot write " + options.json_path);
+  }
   char date[32];
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
@@ -247,10 +252,10 @@ Status run_all(const Options& options) {
     CEDAR_TRY(nlohmann::json run, run_with_threads(options, cases, threads));
     report["runs"].push_back(std::move(run));
   }
-  if (!options.json_path.empty()) {
-    std::ofstream out(options.json_path);
-    out << report.dump(1) << '\n';
-    if (!out) return make_error(Errc::io_error, "cannot write " + options.json_path);
+  if (json.is_open()) {
+    json << report.dump(1) << '\n';
+    json.close();
+    if (!json) return make_error(Errc::io_error, "cannot write " + options.json_path);
   }
   return {};
 }
