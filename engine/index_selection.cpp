@@ -112,6 +112,7 @@ Status select_rows(kernels::KernelContext& ctx, const model::ModelConfig& config
           1.0 / std::sqrt(static_cast<double>(config.index_head_dim * config.index_n_heads)));
       score.keys = in.keys;
       score.sequences = batch.row_sequence + begin;
+      score.rows_per_sequence = batch.rows / static_cast<int64_t>(batch.sequences.size());
       score.visible = ratio.visible + begin;
       if (in.plan->uses_candidates && observer == nullptr) {
         score.mask = filter.mask + begin * filter.stride;

@@ -29,6 +29,8 @@ struct IndexScoreParams {
   float head_weight_scale = 0;         // columns^-0.5 * heads^-0.5
   PagedRows keys;                      // packed q4x rows
   const int32_t* sequences = nullptr;  // [rows]
+  /// How many neighbouring rows have one sequence, about: a hint that changes speed alone.
+  int64_t rows_per_sequence = 1;
   const int64_t* visible = nullptr;    // [rows] number of visible keys
   /// Optional candidate pool (candidate_blocks()): keys whose bit c of word c / 32 is clear count
   /// as invisible and are not computed, so that a row costs what its pool costs. null: all keys.

@@ -71,6 +71,12 @@ class IndexScore : public test::EachBackend {
     p.columns = problem.columns;
     p.mode = mode;
     test::expect_ok(index_score(ctx(), p));
+    // The hint changes nothing.
+    auto hinted = reserve<float>(rows * stride, 321.0f);
+    p.scores = hinted.data();
+    p.rows_per_sequence = 3;
+    test::expect_ok(index_score(ctx(), p));
+    EXPECT_EQ(scores.host(), hinted.host());
 
     Outcome out{scores.host(), {}};
     for (int64_t r = 0; r < rows; ++r) {
@@ -171,6 +177,74 @@ TEST_P(IndexScore, APoolHidesTheOtherKeysAndChangesNoScore) {
         ASSERT_EQ(pooled.scores[i], kMinusInfinity) << i;
       } else {
         ASSERT_EQ(float_bits(pooled.scores[i]), float_bits(all.scores[i])) << i;
+      }
+    }
+  }
+}
+
+/// Scores of rows that see thousands of keys, on any back end; `offset` decides how keys are aligned.
+std::vector<float> long_rows(const test::Backend& backend, int64_t offset, IndexScoreMode mode,
+                             bool with_pool) {
+  constexpr int64_t kRows = 6, kKeys = 5000, kHeads = 32, kColumns = 128;
+  const Device device = backend.device;
+  test::BackendContext context(backend);
+  test::PagedStore keys(device, RowFormat::q4x, 2, kKeys, kColumns, 64, 34, offset);
+  const int64_t bytes = packed_row_bytes(RowFormat::q4x, kColumns);
+  const auto q_values = test::random_bf16(kRows * kHeads * kColumns, 35);
+  std::vector<uint8_t> q(static_cast<size_t>(kRows * kHeads * bytes));
+  for (int64_t i = 0; i < kRows * kHeads; ++i) {
+    quantize_row(RowFormat::q4x, q_values.data() + i * kColumns, kColumns, q.data() + i * bytes);
+  }
+  // Row 3 is alone in its sequence, row 4 sees nothing, row 5 ends inside a tile.
+  const std::vector<int32_t> sequences = {0, 0, 0, 1, 0, 0};
+  const std::vector<int64_t> visible = {4990, 4991, 1024, 5000, 0, 2085};
+  constexpr int64_t kStride = 5008, kWords = (kStride + 31) / 32;
+  std::vector<uint32_t> mask;
+  for (int64_t i = 0; i < kRows * kWords; ++i) {
+    // Whole blocks of eight, some words empty, some full.
+    mask.push_back(i % 7 == 3 ? 0xffffffffu : i % 5 == 0 ? 0x00ff0000u : i % 3 == 0 ? 0xffu : 0u);
+  }
+  test::DeviceArray<uint8_t> d_q(device, q);
+  test::DeviceArray<Bf16> d_weights(device, test::random_bf16(kRows * kHeads, 36));
+  test::DeviceArray<int32_t> d_sequences(device, sequences);
+  test::DeviceArray<int64_t> d_visible(device, visible);
+  test::DeviceArray<uint32_t> d_mask(device, mask);
+  test::DeviceArray<float> scores(device, kRows * kStride, 55.0f);
+  IndexScoreParams p;
+  p.q = d_q.data();
+  p.head_weights = d_weights.data();
+  p.head_weight_scale = 1.0f / 64;
+  p.keys = keys.rows();
+  p.sequences = d_sequences.data();
+  p.rows_per_sequence = 2;
+  p.visible = d_visible.data();
+  p.mask = with_pool ? d_mask.data() : nullptr;
+  p.mask_stride = kWords;
+  p.scores = scores.data();
+  p.score_stride = kStride;
+  p.rows = kRows;
+  p.heads = kHeads;
+  p.columns = kColumns;
+  p.mode = mode;
+  test::expect_ok(index_score(*context, p));
+  return scores.host();
+}
+
+TEST_P(IndexScore, LongRowsEqualTheFirstBackEnds) {
+  for (const int64_t offset : {20, 32}) {
+    for (const bool with_pool : {false, true}) {
+      const auto got = long_rows(GetParam(), offset, IndexScoreMode::fp32, with_pool);
+      const auto want =
+          long_rows(test::all_backends().front(), offset, IndexScoreMode::fp32, with_pool);
+      float largest = 0;
+      for (const float x : want)
+        largest = std::isfinite(x) ? std::max(largest, std::abs(x)) : largest;
+      for (size_t i = 0; i < want.size(); ++i) {
+        if (std::isfinite(want[i])) {
+          ASSERT_NEAR(got[i], want[i], 1e-6f * largest) << i;
+        } else {
+          ASSERT_EQ(got[i], kMinusInfinity) << i;
+        }
       }
     }
   }

@@ -11,15 +11,17 @@
 namespace cedar::test {
 
 /// `sequences` sequences of `rows_each` rows of `columns` channels, in pages of `rows_per_page`
-/// rows that lie in the pool in random order, between other bytes.
+/// rows that lie in the pool in random order, between other bytes. Rows of a page begin at `offset_bytes`,
+/// at most 32.
 class PagedStore {
  public:
   PagedStore(Device device, kernels::RowFormat format, int64_t sequences, int64_t rows_each,
-             int64_t columns, int64_t rows_per_page, uint32_t seed)
-      : format_(format),
+             int64_t columns, int64_t rows_per_page, uint32_t seed, int64_t offset_bytes = 20)
+      : device_(device),
+        format_(format),
         columns_(columns),
         rows_each_(rows_each),
-        host_(layout(format, sequences, rows_each, columns, rows_per_page)),
+        host_(layout(format, rows_each, columns, rows_per_page, offset_bytes)),
         values_(random_bf16(sequences * rows_each * columns, seed)),
         table_(page_table(sequences, seed)),
         pool_(device, fill(sequences)),
@@ -34,31 +36,29 @@ class PagedStore {
   /// What row j of a sequence dequantises to.
   std::vector<double> row(int64_t sequence, int64_t j) {
     std::vector<Bf16> x(static_cast<size_t>(columns_));
-    kernels::PagedRows rows = host_;
-    std::vector<uint8_t> bytes = pool_.host();
-    rows.base = bytes.data();
-    rows.page_table = table_.data();
-    kernels::dequantize_row(format_, rows.row(sequence, j), columns_, x.data());
+    kernels::dequantize_row(format_, packed_row(sequence, j).data(), columns_, x.data());
     return widened(x);
   }
   std::vector<uint8_t> packed_row(int64_t sequence, int64_t j) {
     kernels::PagedRows rows = host_;
-    std::vector<uint8_t> bytes = pool_.host();
-    rows.base = bytes.data();
+    rows.base = pool_.data();
     rows.page_table = table_.data();
-    const uint8_t* p = rows.row(sequence, j);
-    return std::vector<uint8_t>(p, p + host_.row_bytes);
+    std::vector<uint8_t> packed(static_cast<size_t>(host_.row_bytes));
+    const Status copied =
+        copy_to_host(device_, packed.data(), rows.row(sequence, j), host_.row_bytes);
+    CEDAR_ASSERT(copied.has_value(), copied ? std::string() : copied.error().message());
+    return packed;
   }
 
  private:
-  static kernels::PagedRows layout(kernels::RowFormat format, int64_t, int64_t rows_each,
-                                   int64_t columns, int64_t rows_per_page) {
+  static kernels::PagedRows layout(kernels::RowFormat format, int64_t rows_each, int64_t columns,
+                                   int64_t rows_per_page, int64_t offset_bytes) {
     kernels::PagedRows rows;
     rows.row_bytes = kernels::packed_row_bytes(format, columns);
     rows.rows_per_page = rows_per_page;
     rows.max_pages = (rows_each + rows_per_page - 1) / rows_per_page + 1;
-    rows.offset_bytes = 20;
-    rows.page_bytes = rows.offset_bytes + rows_per_page * rows.row_bytes + 12;
+    rows.offset_bytes = offset_bytes;
+    rows.page_bytes = 32 + rows_per_page * rows.row_bytes;
     return rows;
   }
   std::vector<int32_t> page_table(int64_t sequences, uint32_t seed) const {
@@ -81,6 +81,7 @@ class PagedStore {
     return bytes;
   }
 
+  Device device_;
   kernels::RowFormat format_;
   int64_t columns_;
   int64_t rows_each_;
