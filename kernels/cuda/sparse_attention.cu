@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention_ops.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/sparse_attention_tiles.h"
 
 namespace cedar::kernels::cuda {
 namespace {
@@ -96,6 +97,7 @@ __global__ void __launch_bounds__(kPlainThreads) sparse_kernel(SparseAttentionPa
 }  // namespace
 
 Status sparse_attention(KernelContext& ctx, const SparseAttentionParams& p) {
+  if (fits_tiles(p)) return sparse_attention_tiles(ctx, p);
   const int64_t list_bytes = p.topk != nullptr ? p.k * int64_t{sizeof(int32_t)} : 0;
   const auto shared =
       static_cast<size_t>(PlainState::bytes(static_cast<int>(p.head_dim), false) + list_bytes);
