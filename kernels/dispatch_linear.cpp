@@ -3,8 +3,16 @@
 
 #include <initializer_list>
 #include <string>
+#include <type_traits>
 
+#include "core/device_memory.h"
 #include "kernels/cpu/linear_ops.h"
+#if defined(CEDAR_HAVE_CUDA)
+#include "kernels/cuda/linear_ops.h"
+#define CEDAR_ON_CUDA(operation) cuda::operation
+#else
+#define CEDAR_ON_CUDA(operation) nullptr
+#endif
 
 namespace cedar::kernels {
 namespace {
@@ -151,10 +159,16 @@ Status check(const MoeExpertsParams& p) {
                                {"y", p.y},
                                {"experts", p.experts},
                                {"weights", p.weights}}));
+  return {};
+}
+
+/// Where the host can read them: every chosen expert exists and fits.
+Status check_chosen(const MoeExpertsParams& p) {
+  const auto experts = static_cast<int64_t>(p.routed.size());
   for (int64_t i = 0; i < p.rows * p.top; ++i) {
     const int32_t expert = p.experts[i];
     if (expert < 0 || expert >= experts) {
-      return invalid(kOp, "experts", "in [0, " + std::to_string(experts) + ")", expert);
+      return invalid("moe_experts", "experts", "in [0, " + std::to_string(experts) + ")", expert);
     }
     CEDAR_CHECK_OK(check_expert(p.routed[static_cast<size_t>(expert)], p.d));
   }
@@ -162,20 +176,29 @@ Status check(const MoeExpertsParams& p) {
   return {};
 }
 
-/// Checks, then runs `on_cpu` where the context is a CPU one.
+/// Checks, then runs the operation of the context's back end; `on_cuda` is null in builds without it.
 template <class Params>
 Status run(const char* operation, KernelContext& ctx, const Params& p,
-           Status (*on_cpu)(KernelContext&, const Params&)) {
+           Status (*on_cpu)(KernelContext&, const Params&),
+           Status (*on_cuda)(KernelContext&, const std::type_identity_t<Params>&)) {
   CEDAR_CHECK_OK(check(p));
-  if (ctx.device.kind != DeviceKind::cpu) return no_back_end(operation, ctx.device);
+  const bool cpu = ctx.device.kind == DeviceKind::cpu;
+  if (!cpu && on_cuda == nullptr) return no_back_end(operation, ctx.device);
   if (p.rows == 0) return {};
-  return on_cpu(ctx, p);
+  if (cpu) return on_cpu(ctx, p);
+  CEDAR_CHECK_OK(check_device(ctx.device));
+  return on_cuda(ctx, p);
+}
+
+Status moe_experts_on_cpu(KernelContext& ctx, const MoeExpertsParams& p) {
+  CEDAR_CHECK_OK(check_chosen(p));
+  return cpu::moe_experts(ctx, p);
 }
 
 }  // namespace
 
 Status quantize_q8(KernelContext& ctx, const QuantizeQ8Params& p) {
-  return run("quantize_q8", ctx, p, cpu::quantize_q8);
+  return run("quantize_q8", ctx, p, cpu::quantize_q8, CEDAR_ON_CUDA(quantize_q8));
 }
 
 Result<Q8Rows> quantize_q8(KernelContext& ctx, const Bf16* x, int64_t rows, int64_t columns) {
@@ -186,26 +209,44 @@ Result<Q8Rows> quantize_q8(KernelContext& ctx, const Bf16* x, int64_t rows, int6
   p.columns = columns;
   p.out.codes = ctx.arena->allocate<uint8_t>(rows * columns);
   p.out.scales = ctx.arena->allocate<uint8_t>(rows * (columns / kQ8Group));
+  if (ctx.device.kind == DeviceKind::cuda) p.out.values = ctx.arena->allocate<Bf16>(rows * columns);
   CEDAR_CHECK_OK(quantize_q8(ctx, p));
   return p.out;
 }
 
 Result<PackedWeight> pack_weight(KernelContext& ctx, std::span<const WeightView> stacked) {
   CEDAR_CHECK_OK(check(stacked));
-  if (ctx.device.kind != DeviceKind::cpu) return no_back_end("pack_weight", ctx.device);
-  return cpu::pack_weight(ctx, stacked);
+  if (ctx.device.kind == DeviceKind::cpu) return cpu::pack_weight(ctx, stacked);
+  Result<PackedWeight> (*on_cuda)(KernelContext&, std::span<const WeightView>) =
+      CEDAR_ON_CUDA(pack_weight);
+  if (on_cuda == nullptr) return no_back_end("pack_weight", ctx.device);
+  CEDAR_CHECK_OK(check_device(ctx.device));
+  return on_cuda(ctx, stacked);
 }
 
 Status linear(KernelContext& ctx, const LinearParams& p) {
-  return run("linear", ctx, p, cpu::linear);
+  return run("linear", ctx, p, cpu::linear, CEDAR_ON_CUDA(linear));
 }
 
 Status moe_gate(KernelContext& ctx, const MoeGateParams& p) {
-  return run("moe_gate", ctx, p, cpu::moe_gate);
+  return run("moe_gate", ctx, p, cpu::moe_gate, CEDAR_ON_CUDA(moe_gate));
+}
+
+Result<ExpertTable> expert_table(KernelContext& ctx, std::span<const ExpertWeights> routed,
+                                 const ExpertWeights* shared) {
+  if (ctx.device.kind == DeviceKind::cpu) return ExpertTable{};
+  if (routed.empty()) return make_error(Errc::invalid_argument, "expert_table: no experts");
+  for (const ExpertWeights& expert : routed) CEDAR_CHECK_OK(check_expert(expert, expert.w1.in));
+  if (shared != nullptr) CEDAR_CHECK_OK(check_expert(*shared, routed.front().w1.in));
+  Result<ExpertTable> (*on_cuda)(KernelContext&, std::span<const ExpertWeights>,
+                                 const ExpertWeights*) = CEDAR_ON_CUDA(expert_table);
+  if (on_cuda == nullptr) return no_back_end("expert_table", ctx.device);
+  CEDAR_CHECK_OK(check_device(ctx.device));
+  return on_cuda(ctx, routed, shared);
 }
 
 Status moe_experts(KernelContext& ctx, const MoeExpertsParams& p) {
-  return run("moe_experts", ctx, p, cpu::moe_experts);
+  return run("moe_experts", ctx, p, moe_experts_on_cpu, CEDAR_ON_CUDA(moe_experts));
 }
 
 }  // namespace cedar::kernels

@@ -31,14 +31,24 @@ struct ExpertWeights {
   PackedWeight w2;  // down
 };
 
+/// What a back end looks up by expert while a step runs, made once at load; empty on the CPU. Points into the experts'
+/// buffers: they must outlive it unmoved.
+struct ExpertTable {
+  Buffer entries;
+  int64_t inner = 0;  // the widest expert's
+};
+Result<ExpertTable> expert_table(KernelContext& ctx, std::span<const ExpertWeights> routed,
+                                 const ExpertWeights* shared);
+
 /// y = bf16( sum over the chosen experts, increasing id, of w2(bf16(silu(g) * u * weight)) + shared(x) ) with
 /// g = min(w1 x, clamp), u = clamp(w3 x, -clamp, clamp), every linear's output rounded to bf16.
 struct MoeExpertsParams {
   Q8Rows xq;                         // [rows, d]
-  const int32_t* experts = nullptr;  // [rows, top]
+  const int32_t* experts = nullptr;  // [rows, top], in [0, routed.size()); CUDA: others count as weight 0
   const float* weights = nullptr;    // [rows, top]
   std::span<const ExpertWeights> routed;
   const ExpertWeights* shared = nullptr;
+  const ExpertTable* table = nullptr;  // of `routed` and `shared`; CUDA: null makes one for the call
   float clamp = 0;
   Bf16* y = nullptr;  // [rows, d]
   int64_t rows = 0, d = 0, top = 0;

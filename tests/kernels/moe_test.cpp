@@ -2,15 +2,17 @@
 
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "tests/reference/linear_reference.h"
-#include "tests/support/kernel_fixture.h"
+#include "tests/support/backends.h"
 #include "tests/support/safetensors_lite.h"
 
 namespace cedar::kernels {
 namespace {
 
 using test::CpuContext;
+using test::DeviceArray;
 
 // --- the router --------------------------------------------------------------------------------------------
 
@@ -34,30 +36,37 @@ Routed run_gate(KernelContext& ctx, const RouterCase& c, std::span<const Bf16> x
   view.data = c.gate.data();
   const auto packed = pack_weight(ctx, view);
   EXPECT_TRUE(packed.has_value());
+  const Device device = ctx.device;
+  const DeviceArray<Bf16> input(device, x);
+  const DeviceArray<float> bias(device, c.bias), bias_image(device, c.bias_image);
+  const auto rows = static_cast<int64_t>(x.size()) / c.d;
+  std::optional<DeviceArray<uint8_t>> mask;
+  if (image_mask != nullptr) {
+    mask.emplace(device, std::span<const uint8_t>(image_mask, static_cast<size_t>(rows)));
+  }
+  DeviceArray<int32_t> experts(device, rows * c.top, -7);
+  DeviceArray<float> weights(device, rows * c.top, -7.0f);
   MoeGateParams p;
-  p.x = x.data();
+  p.x = input.data();
   p.gate = &*packed;
-  p.bias = c.bias.data();
-  p.bias_image = c.bias_image.data();
-  p.image_mask = image_mask;
-  p.rows = static_cast<int64_t>(x.size()) / c.d;
+  p.bias = bias.data();
+  p.bias_image = bias_image.data();
+  p.image_mask = mask ? mask->data() : nullptr;
+  p.rows = rows;
   p.d = c.d;
   p.expert_count = c.expert_count;
   p.top = c.top;
   p.route_scale = c.route_scale;
-  Routed out{std::vector<int32_t>(static_cast<size_t>(p.rows * c.top)),
-             std::vector<float>(static_cast<size_t>(p.rows * c.top))};
-  p.experts = out.experts.data();
-  p.weights = out.weights.data();
-  EXPECT_TRUE(moe_gate(ctx, p).has_value());
-  return out;
+  p.experts = experts.data();
+  p.weights = weights.data();
+  test::expect_ok(moe_gate(ctx, p));
+  return {experts.host(), weights.host()};
 }
 
-class MoeIsa : public test::EachIsa {};
-INSTANTIATE_TEST_SUITE_P(Isa, MoeIsa, test::all_isas(), test::isa_name);
+class MoeOn : public test::EachBackend {};
+CEDAR_EACH_BACKEND(MoeOn);
 
-TEST_P(MoeIsa, GateEqualsGolden) {
-  CpuContext ctx(GetParam());
+TEST_P(MoeOn, GateEqualsGolden) {
   const auto golden =
       test::SafetensorsLite::open(CEDAR_SOURCE_DIR "/tests/golden/units.safetensors");
   const auto mini = test::SafetensorsLite::open_checkpoint(CEDAR_SOURCE_DIR "/tests/golden/mini");
@@ -76,15 +85,14 @@ TEST_P(MoeIsa, GateEqualsGolden) {
   c.expert_count = static_cast<int64_t>(bias.size());
   c.top = golden.at("gate2.experts").shape[1];
   c.route_scale = 1.25f;  // routed_scaling_factor of the mini model's config.json
-  const Routed got = run_gate(*ctx, c, golden.at("gate2.x").as<Bf16>(),
+  const Routed got = run_gate(ctx(), c, golden.at("gate2.x").as<Bf16>(),
                               golden.at("gate2.image_mask").as<uint8_t>().data());
   EXPECT_TRUE(
       std::equal(want_experts.begin(), want_experts.end(), got.experts.begin(), got.experts.end()));
   EXPECT_LT((test::relative_l2<float, float>(got.weights, want_weights)), 1e-5);
 }
 
-TEST_P(MoeIsa, GateEqualsTheReference) {
-  CpuContext ctx(GetParam());
+TEST_P(MoeOn, GateEqualsTheReference) {
   RouterCase c;
   c.d = 200;
   c.expert_count = 128;
@@ -97,7 +105,7 @@ TEST_P(MoeIsa, GateEqualsTheReference) {
       test::random_bf16(40 * c.d, 4, 2.0f);  // scores on both sides of softplus' threshold 20
   std::vector<uint8_t> image(40);
   for (size_t i = 0; i < image.size(); ++i) image[i] = i % 3 == 0;
-  const Routed got = run_gate(*ctx, c, x, image.data());
+  const Routed got = run_gate(ctx(), c, x, image.data());
 
   WeightView view;
   view.out = c.expert_count;
@@ -114,8 +122,7 @@ TEST_P(MoeIsa, GateEqualsTheReference) {
   }
 }
 
-TEST_P(MoeIsa, TiesGoToTheLowerExpert) {
-  CpuContext ctx(GetParam());
+TEST_P(MoeOn, TiesGoToTheLowerExpert) {
   RouterCase c;
   c.d = 32;
   c.expert_count = 40;
@@ -125,15 +132,14 @@ TEST_P(MoeIsa, TiesGoToTheLowerExpert) {
   c.bias_image = c.bias;
   const auto x = test::random_bf16(c.d, 4);
   c.top = 4;
-  EXPECT_EQ(run_gate(*ctx, c, x, nullptr).experts, (std::vector<int32_t>{17, 30, 0, 1}));
+  EXPECT_EQ(run_gate(ctx(), c, x, nullptr).experts, (std::vector<int32_t>{17, 30, 0, 1}));
   c.top = 40;  // every expert chosen
-  const Routed all = run_gate(*ctx, c, x, nullptr);
+  const Routed all = run_gate(ctx(), c, x, nullptr);
   EXPECT_EQ(all.experts.back(), 39);
   for (const float w : all.weights) EXPECT_NEAR(w, 1.5f / 40, 1e-7);
 }
 
-TEST_P(MoeIsa, BiasChoosesButDoesNotWeigh) {
-  CpuContext ctx(GetParam());
+TEST_P(MoeOn, BiasChoosesButDoesNotWeigh) {
   RouterCase c;
   c.d = 32;
   c.expert_count = 3;
@@ -143,7 +149,7 @@ TEST_P(MoeIsa, BiasChoosesButDoesNotWeigh) {
   c.bias_image = {100.0f, 0.0f, 50.0f};
   const auto x = test::random_bf16(2 * c.d, 4);
   const uint8_t image[] = {0, 1};
-  const Routed got = run_gate(*ctx, c, x, image);
+  const Routed got = run_gate(ctx(), c, x, image);
   EXPECT_EQ(got.experts, (std::vector<int32_t>{1, 2, 0, 2}));
   for (const float w : got.weights) EXPECT_NEAR(w, 0.75f, 1e-6);
 }
@@ -177,22 +183,27 @@ class Experts {
 
   std::vector<Bf16> run(KernelContext& ctx, std::span<const Bf16> x,
                         std::span<const int32_t> experts, std::span<const float> weights,
-                        float clamp, bool with_shared = true) const {
+                        float clamp, bool with_shared = true, bool with_table = true) const {
+    const DeviceArray<Bf16> input(ctx.device, x);
+    const DeviceArray<int32_t> chosen(ctx.device, experts);
+    const DeviceArray<float> chosen_weights(ctx.device, weights);
+    DeviceArray<Bf16> y(ctx.device, static_cast<int64_t>(x.size()), Bf16(std::nanf("")));
     MoeExpertsParams p;
     p.rows = static_cast<int64_t>(x.size()) / d_;
     p.d = d_;
     p.top = static_cast<int64_t>(experts.size()) / p.rows;
-    p.xq = *quantize_q8(ctx, x.data(), p.rows, d_);
-    p.experts = experts.data();
-    p.weights = weights.data();
+    p.xq = *quantize_q8(ctx, input.data(), p.rows, d_);
+    p.experts = chosen.data();
+    p.weights = chosen_weights.data();
     p.routed = routed_;
     p.shared = with_shared ? &shared_ : nullptr;
     p.clamp = clamp;
-    std::vector<Bf16> y(x.size());
     p.y = y.data();
-    const Status status = moe_experts(ctx, p);
-    EXPECT_TRUE(status.has_value()) << status.error().message();
-    return y;
+    const auto table = expert_table(ctx, p.routed, p.shared);
+    EXPECT_TRUE(table.has_value());
+    if (with_table) p.table = &*table;
+    test::expect_ok(moe_experts(ctx, p));
+    return y.host();
   }
 
   std::vector<Bf16> reference_row(std::span<const Bf16> x, std::span<const int32_t> experts,
@@ -256,14 +267,13 @@ Routed random_routing(int64_t rows, int64_t experts, int64_t top, uint32_t seed)
   return routed;
 }
 
-TEST_P(MoeIsa, ExpertsEqualTheReference) {
-  CpuContext ctx(GetParam());
+TEST_P(MoeOn, ExpertsEqualTheReference) {
   constexpr int64_t kRows = 7, kD = 160, kInner = 96;
-  const Experts experts(*ctx, 5, kD, kInner);
+  const Experts experts(ctx(), 5, kD, kInner);
   const auto x = test::random_bf16(kRows * kD, 1);
   const Routed routed = random_routing(kRows, 5, 3, 2);
   for (const float clamp : {2.5f, 1e6f}) {
-    const auto got = experts.run(*ctx, x, routed.experts, routed.weights, clamp);
+    const auto got = experts.run(ctx(), x, routed.experts, routed.weights, clamp);
     std::vector<Bf16> want;
     for (size_t row = 0; row < kRows; ++row) {
       const auto y = experts.reference_row(
@@ -277,10 +287,9 @@ TEST_P(MoeIsa, ExpertsEqualTheReference) {
   }
 }
 
-TEST_P(MoeIsa, RowDoesNotDependOnTheOthers) {
-  CpuContext ctx(GetParam());
+TEST_P(MoeOn, RowDoesNotDependOnTheOthers) {
   constexpr int64_t kD = 96;
-  const Experts experts(*ctx, 12, kD, 64);
+  const Experts experts(ctx(), 12, kD, 64);
   constexpr size_t kMost = 130;  // more rows than one block of tile_rows
   const auto x = test::random_bf16(kMost * kD, 1);
   const Routed routed = random_routing(kMost, 12, 3, 2);
@@ -288,7 +297,7 @@ TEST_P(MoeIsa, RowDoesNotDependOnTheOthers) {
   const std::span<const int32_t> all_experts(routed.experts);
   const std::span<const float> all_weights(routed.weights);
   const auto batch = [&](size_t first, size_t rows) {
-    return experts.run(*ctx, all_x.subspan(first * kD, rows * kD),
+    return experts.run(ctx(), all_x.subspan(first * kD, rows * kD),
                        all_experts.subspan(first * 3, rows * 3),
                        all_weights.subspan(first * 3, rows * 3), 2.0f);
   };
@@ -304,25 +313,53 @@ TEST_P(MoeIsa, RowDoesNotDependOnTheOthers) {
   }
 }
 
-TEST_P(MoeIsa, OrderOfTheChosenExpertsDoesNotMatter) {
-  CpuContext ctx(GetParam());
-  const Experts experts(*ctx, 6, 64, 64);
+TEST_P(MoeOn, ManyRowsAnExpert) {
+  // Every width of the CUDA back end's tiles (8 to 128 slots) with full and partial ones, and experts without rows.
+  constexpr int64_t kD = 160, kInner = 96;
+  const Experts experts(ctx(), 9, kD, kInner);
+  for (const int64_t rows : {12, 40, 90, 200, 700}) {
+    SCOPED_TRACE(rows);
+    const auto x = test::random_bf16(rows * kD, 1);
+    const Routed routed = random_routing(rows, 8, 2, 2);  // never the last expert
+    const auto got = experts.run(ctx(), x, routed.experts, routed.weights, 10.0f);
+    std::vector<Bf16> want, some;
+    for (size_t row = 0; row < static_cast<size_t>(rows); row += 7) {
+      const auto y = experts.reference_row(
+          std::span(x).subspan(row * kD, kD), std::span(routed.experts).subspan(row * 2, 2),
+          std::span(routed.weights).subspan(row * 2, 2), 10.0);
+      want.insert(want.end(), y.begin(), y.end());
+      some.insert(some.end(), got.begin() + static_cast<long>(row * kD),
+                  got.begin() + static_cast<long>((row + 1) * kD));
+    }
+    EXPECT_LT((test::relative_l2<Bf16, Bf16>(some, want)), 4e-3);
+  }
+}
+
+TEST_P(MoeOn, TableForTheCallGivesTheSame) {
+  const Experts experts(ctx(), 6, 64, 64);
+  const auto x = test::random_bf16(5 * 64, 1);
+  const Routed routed = random_routing(5, 6, 3, 2);
+  EXPECT_EQ(experts.run(ctx(), x, routed.experts, routed.weights, 10.0f, true, true),
+            experts.run(ctx(), x, routed.experts, routed.weights, 10.0f, true, false));
+}
+
+TEST_P(MoeOn, OrderOfTheChosenExpertsDoesNotMatter) {
+  const Experts experts(ctx(), 6, 64, 64);
   const auto x = test::random_bf16(64, 1);
   const int32_t forward[] = {0, 3, 5}, backward[] = {5, 3, 0};
   const float weights[] = {0.2f, 0.5f, 0.8f}, reversed[] = {0.8f, 0.5f, 0.2f};
-  EXPECT_EQ(experts.run(*ctx, x, forward, weights, 10.0f),
-            experts.run(*ctx, x, backward, reversed, 10.0f));
+  EXPECT_EQ(experts.run(ctx(), x, forward, weights, 10.0f),
+            experts.run(ctx(), x, backward, reversed, 10.0f));
 }
 
-TEST_P(MoeIsa, SharedExpertIsOptional) {
-  CpuContext ctx(GetParam());
-  const Experts experts(*ctx, 2, 64, 32);
+TEST_P(MoeOn, SharedExpertIsOptional) {
+  const Experts experts(ctx(), 2, 64, 32);
   const auto x = test::random_bf16(64, 1);
   const int32_t chosen[] = {1};
   const float weight[] = {0.0f};
-  const auto none = experts.run(*ctx, x, chosen, weight, 10.0f, false);
+  const auto none = experts.run(ctx(), x, chosen, weight, 10.0f, false);
   for (const Bf16 y : none) EXPECT_EQ(static_cast<float>(y), 0.0f);
-  EXPECT_NE(experts.run(*ctx, x, chosen, weight, 10.0f), none);
+  EXPECT_NE(experts.run(ctx(), x, chosen, weight, 10.0f), none);
 }
 
 TEST(MoeExperts, RefusesBadParameters) {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "tests/reference/quantize_reference.h"
-#include "tests/support/kernel_fixture.h"
+#include "tests/support/backends.h"
 #include "tests/support/safetensors_lite.h"
 
 namespace cedar::kernels {
@@ -16,15 +16,17 @@ struct Q8 {
 };
 
 Q8 run_q8(KernelContext& ctx, std::span<const Bf16> x, int64_t columns) {
-  Q8 out{std::vector<uint8_t>(x.size()), std::vector<uint8_t>(x.size() / 32)};
+  const auto count = static_cast<int64_t>(x.size());
+  const test::DeviceArray<Bf16> input(ctx.device, x);
+  test::DeviceArray<uint8_t> codes(ctx.device, count, 0xee), scales(ctx.device, count / 32, 0xee);
   QuantizeQ8Params p;
-  p.x = x.data();
+  p.x = input.data();
   p.x_stride = columns;
-  p.out = {out.codes.data(), out.scales.data()};
-  p.rows = static_cast<int64_t>(x.size()) / columns;
+  p.out = {codes.data(), scales.data()};
+  p.rows = count / columns;
   p.columns = columns;
-  EXPECT_TRUE(quantize_q8(ctx, p).has_value());
-  return out;
+  test::expect_ok(quantize_q8(ctx, p));
+  return {codes.host(), scales.host()};
 }
 
 /// Groups of 32 that meet every bf16 magnitude below 2^120 and every rounding decision: group g holds a largest
@@ -42,25 +44,23 @@ std::vector<Bf16> all_magnitudes() {
   return x;
 }
 
-class QuantizeIsa : public test::EachIsa {};
-INSTANTIATE_TEST_SUITE_P(Isa, QuantizeIsa, test::all_isas(), test::isa_name);
+class QuantizeOn : public test::EachBackend {};
+CEDAR_EACH_BACKEND(QuantizeOn);
 
-TEST_P(QuantizeIsa, Q8EqualsGolden) {
-  CpuContext ctx(GetParam());
+TEST_P(QuantizeOn, Q8EqualsGolden) {
   const auto golden =
       test::SafetensorsLite::open(CEDAR_SOURCE_DIR "/tests/golden/units.safetensors");
   const auto& x = golden.at("act_quant.x");
-  const Q8 got = run_q8(*ctx, x.as<Bf16>(), x.shape[1]);
+  const Q8 got = run_q8(ctx(), x.as<Bf16>(), x.shape[1]);
   const auto codes = golden.at("act_quant.q").as<uint8_t>();
   const auto scales = golden.at("act_quant.scale").as<uint8_t>();
   EXPECT_TRUE(std::equal(codes.begin(), codes.end(), got.codes.begin(), got.codes.end()));
   EXPECT_TRUE(std::equal(scales.begin(), scales.end(), got.scales.begin(), got.scales.end()));
 }
 
-TEST_P(QuantizeIsa, Q8EqualsTheReferenceOnEveryMagnitude) {
-  CpuContext ctx(GetParam());
+TEST_P(QuantizeOn, Q8EqualsTheReferenceOnEveryMagnitude) {
   const auto x = all_magnitudes();
-  const Q8 got = run_q8(*ctx, x, 32);
+  const Q8 got = run_q8(ctx(), x, 32);
   std::vector<float> wide;
   for (const Bf16 value : x) wide.push_back(static_cast<float>(value));
   const auto want = reference::quantize(reference::Rule::q8, wide);
@@ -69,11 +69,10 @@ TEST_P(QuantizeIsa, Q8EqualsTheReferenceOnEveryMagnitude) {
     ASSERT_EQ(got.scales[g], want.scales[g]) << wide[g * 32];
 }
 
-TEST_P(QuantizeIsa, Q8EqualsTheRowFunction) {
-  CpuContext ctx(GetParam());
+TEST_P(QuantizeOn, Q8EqualsTheRowFunction) {
   constexpr int64_t kColumns = 160, kRows = 70;
   const auto x = test::random_bf16(kRows * kColumns, 3, 40.0f);
-  const Q8 got = run_q8(*ctx, x, kColumns);
+  const Q8 got = run_q8(ctx(), x, kColumns);
   std::vector<uint8_t> packed(static_cast<size_t>(packed_row_bytes(RowFormat::q8, kColumns)));
   for (int64_t row = 0; row < kRows; ++row) {
     quantize_row(RowFormat::q8, x.data() + row * kColumns, kColumns, packed.data());
@@ -84,14 +83,13 @@ TEST_P(QuantizeIsa, Q8EqualsTheRowFunction) {
   }
 }
 
-TEST_P(QuantizeIsa, Q8OfZerosInfinityAndNan) {
-  CpuContext ctx(GetParam());
+TEST_P(QuantizeOn, Q8OfZerosInfinityAndNan) {
   std::vector<Bf16> x(128, Bf16(0.0f));
   x[1] = Bf16(-0.0f);
   x[32] = Bf16(HUGE_VALF);
   x[64] = Bf16(std::nanf(""));
   x[65] = Bf16(3e38f);
-  const Q8 got = run_q8(*ctx, x, 128);
+  const Q8 got = run_q8(ctx(), x, 128);
   EXPECT_EQ(got.scales[0], 127 - 22);
   EXPECT_EQ(got.codes[0], 0);
   EXPECT_EQ(got.codes[1], 0x80);
@@ -103,21 +101,25 @@ TEST_P(QuantizeIsa, Q8OfZerosInfinityAndNan) {
   EXPECT_EQ(got.scales[3], 127 - 22);
 }
 
-TEST_P(QuantizeIsa, StridedRows) {
-  CpuContext ctx(GetParam());
-  const auto x = test::random_bf16(4 * 96, 2);
-  QuantizeQ8Params p;
-  std::vector<uint8_t> codes(4 * 64), scales(4 * 2);
-  p.x = x.data();
-  p.x_stride = 96;
-  p.out = {codes.data(), scales.data()};
-  p.rows = 4;
-  p.columns = 64;
-  ASSERT_TRUE(quantize_q8(*ctx, p).has_value());
-  for (size_t row = 0; row < 4; ++row) {
-    const Q8 want = run_q8(*ctx, std::span(x).subspan(row * 96, 64), 64);
-    EXPECT_TRUE(std::equal(want.codes.begin(), want.codes.end(),
-                           codes.begin() + static_cast<long>(row) * 64));
+TEST_P(QuantizeOn, StridedRows) {
+  // Rows that start on 16 bytes, and others.
+  for (const int64_t stride : {96, 99}) {
+    const auto x = test::random_bf16(4 * stride, 2);
+    const auto input = upload(x);
+    auto codes = reserve<uint8_t>(4 * 64), scales = reserve<uint8_t>(4 * 2);
+    QuantizeQ8Params p;
+    p.x = input.data();
+    p.x_stride = stride;
+    p.out = {codes.data(), scales.data()};
+    p.rows = 4;
+    p.columns = 64;
+    test::expect_ok(quantize_q8(ctx(), p));
+    const auto got = codes.host();
+    for (size_t row = 0; row < 4; ++row) {
+      const Q8 want = run_q8(ctx(), std::span(x).subspan(row * static_cast<size_t>(stride), 64), 64);
+      EXPECT_TRUE(std::equal(want.codes.begin(), want.codes.end(),
+                             got.begin() + static_cast<long>(row) * 64));
+    }
   }
 }
 

@@ -1,0 +1,104 @@
+#include "kernels/cuda/moe_experts.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/device_memory.h"
+#include "kernels/cuda/linear_ops.h"
+
+namespace cedar::kernels::cuda {
+namespace {
+
+ExpertEntry entry_of(const ExpertWeights& e) {
+  ExpertEntry entry{};
+  const PackedWeight* weights[] = {&e.w1, &e.w3, &e.w2};
+  for (int i = 0; i < 3; ++i) {
+    entry.codes[i] = weights[i]->codes.as<uint8_t>();
+    entry.factors[i] = weights[i]->scales.as<uint8_t>();
+    entry.scale[i] = weights[i]->output_scale;
+  }
+  entry.inner = static_cast<int32_t>(e.w1.out);
+  entry.fp4 = is_fp4(e.w1.format) ? 1 : 0;
+  return entry;
+}
+
+/// Slots a tile: the least power of two that holds an expert's rows most of the time, were they spread evenly.
+int tile_columns(const MoeExpertsParams& p) {
+  const double mean =
+      static_cast<double>(p.rows * p.top) / static_cast<double>(p.routed.size());
+  int columns = 8;
+  while (columns < 128 && mean * 1.4 > columns) columns *= 2;
+  return columns;
+}
+
+template <class T>
+T* take(KernelContext& ctx, int64_t count) {
+  return ctx.arena->allocate<T>(std::max<int64_t>(count, 1));
+}
+
+}  // namespace
+
+Result<ExpertTable> expert_table(KernelContext& ctx, std::span<const ExpertWeights> routed,
+                                 const ExpertWeights* shared) {
+  std::vector<ExpertEntry> entries;
+  ExpertTable table;
+  const auto add = [&](const ExpertWeights& e) -> Status {
+    for (const PackedWeight* weight : {&e.w3, &e.w2}) {
+      if (is_fp4(weight->format) != is_fp4(e.w1.format)) {
+        return make_error(Errc::unsupported, "moe_experts: w1, w3 and w2 of one expert have different formats");
+      }
+    }
+    entries.push_back(entry_of(e));
+    table.inner = std::max(table.inner, e.w1.out);
+    return {};
+  };
+  for (const ExpertWeights& e : routed) CEDAR_CHECK_OK(add(e));
+  if (shared != nullptr) CEDAR_CHECK_OK(add(*shared));
+  const auto bytes = static_cast<int64_t>(entries.size() * sizeof(ExpertEntry));
+  CEDAR_TRY(table.entries, Buffer::allocate(ctx.device, bytes));
+  CEDAR_CHECK_OK(copy_to_device(ctx.device, table.entries.data(), entries.data(), bytes, ctx.cuda_stream));
+  CEDAR_CHECK_OK(synchronize(ctx.device, ctx.cuda_stream));
+  return std::move(table);
+}
+
+Status moe_experts(KernelContext& ctx, const MoeExpertsParams& p) {
+  if (p.table == nullptr) {
+    CEDAR_TRY(const ExpertTable table, cuda::expert_table(ctx, p.routed, p.shared));
+    MoeExpertsParams with_table = p;
+    with_table.table = &table;
+    CEDAR_CHECK_OK(cuda::moe_experts(ctx, with_table));
+    return synchronize(ctx.device, ctx.cuda_stream);  // the table ends here
+  }
+  const ArenaScope scope(*ctx.arena);
+  CEDAR_TRY(const Bf16* x, q8_values(ctx, p.xq, p.rows, p.d));
+  MoePlan plan;
+  plan.experts = p.experts;
+  plan.weights = p.weights;
+  plan.table = p.table->entries.as<ExpertEntry>();
+  plan.rows = static_cast<int32_t>(p.rows);
+  plan.top = static_cast<int32_t>(p.top);
+  plan.expert_count = static_cast<int32_t>(p.routed.size());
+  plan.shared = p.shared != nullptr;
+  plan.columns = tile_columns(p);
+  plan.slot_rows = take<int32_t>(ctx, plan.slots());
+  plan.slot_weights = take<float>(ctx, plan.slots());
+  plan.row_slots = take<int32_t>(ctx, p.rows * p.top);
+  plan.tiles = take<MoeTile>(ctx, plan.most_tiles());
+  plan.tile_count = take<int32_t>(ctx, 1);
+  Bf16* hidden = take<Bf16>(ctx, plan.slots() * p.table->inner);
+  Bf16* out = take<Bf16>(ctx, plan.slots() * p.d);
+  CEDAR_CHECK_OK(make_plan(ctx, plan));
+
+  UpArgs up{plan, x, hidden, p.clamp, static_cast<int>(p.d), static_cast<int>(p.table->inner), 0};
+  DownArgs down{plan, hidden, out, static_cast<int>(p.d), static_cast<int>(p.table->inner), 0};
+  switch (plan.columns) {
+    case 8: CEDAR_CHECK_OK(multiply_experts<MoeConfig<8>>(ctx, up, down)); break;
+    case 16: CEDAR_CHECK_OK(multiply_experts<MoeConfig<16>>(ctx, up, down)); break;
+    case 32: CEDAR_CHECK_OK(multiply_experts<MoeConfig<32>>(ctx, up, down)); break;
+    case 64: CEDAR_CHECK_OK(multiply_experts<MoeConfig<64>>(ctx, up, down)); break;
+    default: CEDAR_CHECK_OK(multiply_experts<MoeConfig<128>>(ctx, up, down)); break;
+  }
+  return sum_slots(ctx, plan, out, p.y, p.d);
+}
+
+}  // namespace cedar::kernels::cuda

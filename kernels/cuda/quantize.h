@@ -1,0 +1,49 @@
+#pragma once
+// Q8 in device code, for the quantiser and for epilogues that quantise what they computed.
+
+#include <cstdint>
+
+#include <cuda_bf16.h>
+
+#include "core/float_formats.h"
+#include "kernels/quantize.h"
+
+namespace cedar::kernels::cuda {
+
+constexpr float kQ8Floor = 1e-4f;
+
+/// The scale's E8M0 byte for a group whose largest magnitude is `amax`; not finite: 255.
+__device__ __forceinline__ uint32_t q8_scale(float amax) {
+  if (!(amax < __int_as_float(0x7f800000))) return 255;
+  return power_of_two_scale(fmaxf(amax, kQ8Floor), kReciprocal448);
+}
+/// 1 / scale and scale, exact; NaN for 255.
+__device__ __forceinline__ float q8_inverse(uint32_t scale) {
+  return __uint_as_float(scale == 255 ? 0x7fc00000u : (254 - scale) << 23);
+}
+__device__ __forceinline__ float q8_value(uint32_t scale) {
+  return __uint_as_float(scale == 255 ? 0x7fc00000u : scale << 23);
+}
+
+/// Two values, divided by their scale, to E4M3 codes: `low` in the low byte.
+__device__ __forceinline__ uint32_t e4m3_pair(float low, float high) {
+  uint16_t codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+  return codes;
+}
+/// Two E4M3 codes times `scale`, as a bf16 pair: exact.
+__device__ __forceinline__ uint32_t e4m3_pair_values(uint32_t codes, float scale) {
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(codes)));
+  const float2 wide = __half22float2(*reinterpret_cast<const __half2*>(&halves));
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(wide.x * scale, wide.y * scale);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+/// max that turns NaN into infinity, so that a group with a NaN has no finite scale.
+__device__ __forceinline__ float max_magnitude(float most, float x) {
+  const float a = fabsf(x);
+  return a <= most ? most : (a == a ? a : __int_as_float(0x7f800000));
+}
+
+}  // namespace cedar::kernels::cuda

@@ -1,0 +1,50 @@
+#pragma once
+// Writes the sums of a wgmma tile.
+
+#include <cstdint>
+
+#include "core/float_formats.h"
+#include "kernels/cuda/linear_plan.h"
+
+namespace cedar::kernels::cuda {
+
+__device__ __forceinline__ void store_value(float* to, float value) { *to = value; }
+__device__ __forceinline__ void store_value(Bf16* to, float value) { *to = Bf16(value); }
+
+/// sums: 64 outputs from `first_output` on (those below `outputs` exist) times 8 * kGroups rows of y from `first_row` on
+/// (those below `rows` exist). Only groups for which take(j) holds are written.
+template <int kGroups, class T, class Take>
+__device__ __forceinline__ void store_tile_as(T* y, int64_t stride, const float (&sums)[4 * kGroups],
+                                              float scale, int first_output, int outputs,
+                                              int first_row, int rows, const Take& take) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  const int output = first_output + warp * 16 + lane / 4, row = first_row + 2 * (lane % 4);
+  const bool low = output < outputs, high = output + 8 < outputs;
+  T* at = y + row * stride + output;
+#pragma unroll
+  for (int j = 0; j < kGroups; ++j) {
+    if (take(j)) {
+      const bool even = row + 8 * j < rows, odd = row + 8 * j + 1 < rows;
+      if (even && low) store_value(at, sums[4 * j] * scale);
+      if (odd && low) store_value(at + stride, sums[4 * j + 1] * scale);
+      if (even && high) store_value(at + 8, sums[4 * j + 2] * scale);
+      if (odd && high) store_value(at + stride + 8, sums[4 * j + 3] * scale);
+    }
+    at += 8 * stride;
+  }
+}
+
+template <int kGroups, class Take>
+__device__ __forceinline__ void store_tile(const LinearOutput& out, const float (&sums)[4 * kGroups],
+                                           float scale, int first_output, int outputs, int first_row,
+                                           int rows, const Take& take) {
+  if (out.f32) {
+    store_tile_as<kGroups>(static_cast<float*>(out.y), out.stride, sums, scale, first_output, outputs,
+                           first_row, rows, take);
+  } else {
+    store_tile_as<kGroups>(static_cast<Bf16*>(out.y), out.stride, sums, scale, first_output, outputs,
+                           first_row, rows, take);
+  }
+}
+
+}  // namespace cedar::kernels::cuda
