@@ -8,7 +8,9 @@ namespace cedar::apps {
 using Command = int (*)(int argc, char** argv);
 
 int run_generate(int argc, char** argv);
+int run_bench(int argc, char** argv);
 int run_bench_kernels(int argc, char** argv);
+int run_bench_engine(int argc, char** argv);
 int run_inspect(int argc, char** argv);
 int run_verify(int argc, char** argv);
 
