@@ -14,11 +14,14 @@ struct Entry {
 };
 
 constexpr Entry kCommands[] = {
-#ifdef CEDAR_CLUSTER
+#ifdef CEDAR_HAS_GATEWAY
     {"serve", "serve a model over HTTP and WebSocket, every role in one process", cedar::apps::run_serve},
     {"chat", "terminal client over WebSocket", cedar::apps::run_chat},
 #endif
     {"generate", "answer one prompt or a file of prompts, no server", cedar::apps::run_generate},
+    {"inspect", "what a checkpoint holds", cedar::apps::run_inspect},
+    {"bench", "measure kernels, or a whole model", cedar::apps::run_bench},
+    {"verify", "compare the engine with golden values", cedar::apps::run_verify},
 };
 
 void print_usage(std::FILE* out) {

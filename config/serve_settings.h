@@ -28,8 +28,7 @@ void visit_settings(Config& c, Visitor& v) {
   v.integer("threads", c.engine.threads, 0, 1024, "CPU threads per stage; 0: all usable processors");
   v.integer("max_sequences", c.engine.max_sequences, 1, 65536, "sequences in flight");
   v.integer("kv_pool_blocks", c.engine.kv_pool_blocks, 0, kMany,
-            "KV blocks of a stage; 0: max_sequences of full length within kv_pool_mib");
-  v.integer("kv_pool_mib", c.engine.kv_pool_mib, 1, kMany, "bound of the automatic pool size");
+            "KV blocks of a stage; 0: max_sequences of full length, at most 1 GiB");
   v.integer("prefill_chunk_tokens", c.engine.prefill_chunk_tokens, 1, kMany, "rows of an encoder step");
   v.integer("max_context_tokens", c.engine.max_context_tokens, 0, kMany, "0: what the model allows");
   v.choice("replay", c.engine.replay, {"bounded", "exact"}, "how the decoder rebuilds its windows");

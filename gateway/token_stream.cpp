@@ -25,6 +25,7 @@ TokenStream::TokenStream(const PreparedRequest& request, const ModelCard& card)
 TextPiece TokenStream::push(const engine::TokenEvent& event) {
   TextPiece piece;
   if (stopped_) return piece;
+  piece.token_count = 1;
   const TokenId id = event.token.token;
   if (keep_tokens_) piece.tokens.push_back({event.token, characters_, in_reasoning_});
   count(id);

@@ -26,6 +26,7 @@ struct TokenReport {
 struct TextPiece {
   std::vector<model::OutputSegment> segments;  // a completion has content only
   std::vector<TokenReport> tokens;             // when log-probabilities or token ids were asked for
+  int64_t token_count = 0;                     // tokens that led to this
 };
 
 class TokenStream {

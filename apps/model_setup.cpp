@@ -1,0 +1,115 @@
+#include "apps/model_setup.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "core/thread_pool.h"
+#include "kernels/kernel_context.h"
+
+namespace cedar::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ProgressBar {
+ public:
+  explicit ProgressBar(std::string what) : what_(std::move(what)), shown_(isatty(STDERR_FILENO) == 1) {}
+  ~ProgressBar() {
+    if (shown_ && last_percent_ >= 0) std::fputs("\r\033[K", stderr);
+  }
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  void show(int64_t done, int64_t total) {
+    if (!shown_ || total <= 0) return;
+    const int percent = static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
+    if (percent == last_percent_) return;
+    last_percent_ = percent;
+    constexpr int kWidth = 30;
+    const int filled = percent * kWidth / 100;
+    const std::string bar = std::string(static_cast<size_t>(filled), '#') +
+                            std::string(static_cast<size_t>(kWidth - filled), '.');
+    std::fprintf(stderr, "\rloading %s [%s] %3d %% of %.1f MB", what_.c_str(), bar.c_str(), percent,
+                 static_cast<double>(total) / 1e6);
+    std::fflush(stderr);
+  }
+
+ private:
+  std::string what_;
+  bool shown_;
+  int last_percent_ = -1;
+};
+
+std::string directory_name(const std::string& directory) {
+  std::error_code error;
+  const fs::path path = fs::weakly_canonical(directory, error);
+  const std::string name = (error ? fs::path(directory) : path).filename().string();
+  return name.empty() ? std::string("model") : name;
+}
+
+std::string read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+}  // namespace
+
+std::string demo_model_directory() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (!error) {
+    const fs::path installed = program.parent_path().parent_path() / "share" / "cedar" / "demo";
+    if (fs::exists(installed / "config.json", error)) return installed.string();
+  }
+  return CEDAR_DEMO_MODEL_DIR;
+}
+
+bool is_demo_model(const std::string& directory) {
+  const std::string config = read_file(fs::path(directory) / "config.json");
+  return !config.empty() && config == read_file(fs::path(demo_model_directory()) / "config.json");
+}
+
+Result<ModelFiles> load_model_files(const std::string& directory, int threads, Device device) {
+  ModelFiles files;
+  CEDAR_TRY(files.tokenizer,
+            model::Tokenizer::load((fs::path(directory) / "tokenizer.json").string()));
+  ThreadPool pool(threads);
+  Arena arena(device);
+  kernels::KernelContext context;
+  context.device = device;
+  context.pool = &pool;
+  context.arena = &arena;
+  ProgressBar bar(directory_name(directory));
+  CEDAR_TRY(files.model, engine::load_model(directory, model::Role::all, context,
+                                            [&bar](int64_t done, int64_t total) { bar.show(done, total); }));
+  if (files.tokenizer->size() > files.model->config.vocab_size) {
+    return make_error(Errc::invalid_checkpoint,
+                      directory + ": the tokenizer has " + std::to_string(files.tokenizer->size()) +
+                          " ids, the model a vocabulary of " +
+                          std::to_string(files.model->config.vocab_size));
+  }
+  return files;
+}
+
+gateway::ModelCard make_model_card(const ModelFiles& files, const std::string& directory,
+                                   const std::string& name, int64_t max_context_tokens) {
+  const model::ModelConfig& config = files.model->config;
+  gateway::ModelCard card;
+  card.name = name.empty() ? directory_name(directory) : name;
+  card.tokenizer = files.tokenizer;
+  card.vocab_size = config.vocab_size;
+  card.context_tokens = max_context_tokens > 0 ? max_context_tokens : config.max_position_embeddings;
+  card.default_thinking = !is_demo_model(directory);
+  card.eos = config.eos_token_id;
+  card.created = static_cast<int64_t>(std::time(nullptr));
+  card.fingerprint = "fp-cedar-" CEDAR_VERSION;
+  return card;
+}
+
+}  // namespace cedar::apps

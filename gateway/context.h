@@ -1,0 +1,36 @@
+#pragma once
+// What every connection of one gateway shares.
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/thread_pool.hpp>
+
+#include <atomic>
+#include <memory>
+
+#include "actors/client.h"
+#include "gateway/connection_set.h"
+#include "gateway/model_card.h"
+#include "gateway/options.h"
+#include "monitoring/metrics.h"
+
+namespace cedar::gateway {
+
+class StreamRegistry;
+
+struct GatewayContext {
+  GatewayContext(GatewayOptions o, ModelCard c, actors::Client& cl, monitoring::Metrics& m);
+  ~GatewayContext();
+
+  const GatewayOptions options;
+  const ModelCard card;
+  actors::Client& client;
+  monitoring::Metrics& metrics;
+  std::atomic<bool> stopping{false};
+  ConnectionSet connections;
+  std::unique_ptr<StreamRegistry> streams;
+  // Last, so that what their queues hold is destroyed while the rest still lives.
+  boost::asio::io_context io;
+  boost::asio::thread_pool compute;  // JSON and tokenisation
+};
+
+}  // namespace cedar::gateway

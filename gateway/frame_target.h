@@ -1,0 +1,33 @@
+#pragma once
+// Where the events of WebSocket responses go. All calls may come from any thread.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace cedar::gateway {
+
+/// Close codes of the protocol (spec/api.md 6.6).
+enum class CloseCode : uint16_t {
+  normal = 1000,
+  going_away = 1001,
+  unsupported_data = 1003,
+  internal = 1011,
+  malformed = 4000,
+  ping_timeout = 4004,
+  slow_reader = 4008,
+};
+
+class FrameTarget {
+ public:
+  virtual ~FrameTarget() = default;
+  /// One text frame. Dropped when the connection is gone.
+  virtual void send(std::string frame) = 0;
+  virtual void close(CloseCode code, std::string_view reason) = 0;
+  /// Bytes handed to send() that the socket has not taken.
+  virtual int64_t unsent_bytes() const = 0;
+  /// A response that was attached here has sent its last event, or belongs to another connection now.
+  virtual void response_left(const std::string& response_id) = 0;
+};
+
+}  // namespace cedar::gateway

@@ -1,0 +1,94 @@
+#include "gateway/gateway.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gateway/context.h"
+#include "gateway/listener.h"
+#include "gateway/stream_registry.h"
+#include "gateway/stream_response.h"
+
+namespace cedar::gateway {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr int64_t kMaxFinishedBytes = int64_t{64} << 20;
+
+}  // namespace
+
+GatewayContext::GatewayContext(GatewayOptions o, ModelCard c, actors::Client& cl, monitoring::Metrics& m)
+    : options(std::move(o)),
+      card(std::move(c)),
+      client(cl),
+      metrics(m),
+      streams(std::make_unique<StreamRegistry>(kMaxFinishedBytes)),
+      io(options.http.io_threads),
+      compute(static_cast<size_t>(options.http.compute_threads)) {}
+
+// Responses hold timers of `io`.
+GatewayContext::~GatewayContext() { streams.reset(); }
+
+struct Gateway::Impl {
+  Impl(const GatewayOptions& options, const ModelCard& card, actors::Client& client,
+       monitoring::Metrics& metrics)
+      : context(std::make_shared<GatewayContext>(options, card, client, metrics)),
+        work(asio::make_work_guard(context->io)) {}
+
+  std::shared_ptr<GatewayContext> context;
+  std::shared_ptr<Listener> listener;
+  asio::executor_work_guard<asio::io_context::executor_type> work;
+  std::vector<std::thread> threads;
+  bool stopped = false;
+};
+
+Result<std::unique_ptr<Gateway>> Gateway::start(const GatewayOptions& options, const ModelCard& card,
+                                                actors::Client& client,
+                                                monitoring::Metrics& metrics) {
+  auto impl = std::make_unique<Impl>(options, card, client, metrics);
+  impl->listener = std::make_shared<Listener>(*impl->context);
+  CEDAR_CHECK_OK(impl->listener->open(options.http.host, options.http.port));
+  impl->listener->run();
+  for (int i = 0; i < options.http.io_threads; ++i) {
+    impl->threads.emplace_back([context = impl->context.get()] { context->io.run(); });
+  }
+  return std::unique_ptr<Gateway>(new Gateway(std::move(impl)));
+}
+
+Gateway::Gateway(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Gateway::~Gateway() { finish_stop(std::chrono::milliseconds(0)); }
+
+uint16_t Gateway::port() const { return impl_->listener->port(); }
+
+int64_t Gateway::connections() const { return impl_->context->connections.size(); }
+
+void Gateway::begin_stop() {
+  impl_->context->stopping = true;
+  impl_->listener->stop();
+  for (const auto& connection : impl_->context->connections.all()) connection->stop_soon();
+}
+
+void Gateway::finish_stop(std::chrono::milliseconds limit) {
+  if (std::exchange(impl_->stopped, true)) return;
+  begin_stop();
+  const auto wait = [this](std::chrono::milliseconds time) {
+    const auto deadline = std::chrono::steady_clock::now() + time;
+    while (connections() > 0 && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  };
+  wait(limit);
+  for (const auto& connection : impl_->context->connections.all()) connection->stop_now();
+  wait(std::chrono::milliseconds(500));
+  impl_->context->compute.join();
+  impl_->work.reset();
+  impl_->context->io.stop();
+  for (std::thread& thread : impl_->threads) thread.join();
+}
+
+}  // namespace cedar::gateway

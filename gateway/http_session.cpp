@@ -1,0 +1,374 @@
+#include "gateway/http_session.h"
+
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/websocket/rfc6455.hpp>
+
+#include <utility>
+
+#include "gateway/handlers.h"
+#include "gateway/http_format.h"
+#include "gateway/sse.h"
+#include "gateway/websocket_session.h"
+
+namespace cedar::gateway {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+
+namespace {
+
+constexpr size_t kReadBytes = 16384;
+constexpr size_t kMaxBytesAhead = 65536;  // of pipelined requests, while an answer runs
+constexpr std::chrono::milliseconds kLingerTime{2000};
+constexpr std::chrono::milliseconds kLingerTimeAtStop{200};
+
+}  // namespace
+
+HttpSession::HttpSession(GatewayContext& context, asio::ip::tcp::socket socket)
+    : context_(context),
+      socket_(std::move(socket)),
+      read_timer_(socket_.get_executor()),
+      write_timer_(socket_.get_executor()) {
+  context_.metrics.connection_opened();
+}
+
+HttpSession::~HttpSession() {
+  context_.connections.remove(this);
+  context_.metrics.connection_closed();
+}
+
+void HttpSession::run() {
+  context_.connections.add(shared_from_this());
+  asio::dispatch(executor(), [self = shared_from_this()] { self->wait_request(); });
+}
+
+void HttpSession::stop_soon() {
+  asio::post(executor(), [self = shared_from_this()] {
+    self->keep_alive_ = false;
+    if (self->state_ == State::idle) self->close();
+  });
+}
+
+void HttpSession::stop_now() {
+  asio::post(executor(), [self = shared_from_this()] { self->client_gone(); });
+}
+
+// --- reading a request -----------------------------------------------------------------------------------
+
+void HttpSession::wait_request() {
+  if (context_.stopping) return close();
+  state_ = State::idle;
+  parser_.emplace();
+  parser_->header_limit(static_cast<uint32_t>(context_.options.http.max_header_bytes));
+  parser_->body_limit(static_cast<uint64_t>(context_.options.http.max_body_bytes));
+  if (buffer_.size() > 0) return read_header();
+  arm_reading(context_.options.http.idle_timeout);
+  if (!reading_ahead_) watch_client();
+}
+
+void HttpSession::read_header() {
+  state_ = State::reading;
+  arm_reading(context_.options.http.header_timeout);
+  request_read_pending_ = true;
+  http::async_read_header(socket_, buffer_, *parser_,
+                          [self = shared_from_this()](ErrorCode error, size_t) { self->on_header(error); });
+}
+
+void HttpSession::on_header(ErrorCode error) {
+  request_read_pending_ = false;
+  if (state_ != State::reading) return;
+  if (error) return refuse_broken(error);
+  const auto& request = parser_->get();
+  keep_alive_ = request.keep_alive() && !context_.stopping;
+  head_only_ = request.method() == http::verb::head;
+  chunked_ = request.version() >= 11;
+  const auto id = request.find("X-Request-Id");
+  request_id_ = id == request.end() ? std::string() : clean_request_id({id->value().data(), id->value().size()});
+  const auto method = request.method_string();
+  const auto target = request.target();
+  route_ = find_route({method.data(), method.size()}, {target.data(), target.size()});
+  if (beast::iequals(request[http::field::expect], "100-continue")) {
+    send("HTTP/1.1 100 Continue\r\n\r\n");
+  }
+  read_body();
+}
+
+void HttpSession::read_body() {
+  arm_reading(context_.options.http.body_timeout);
+  request_read_pending_ = true;
+  http::async_read(socket_, buffer_, *parser_,
+                   [self = shared_from_this()](ErrorCode error, size_t) { self->on_body(error); });
+}
+
+void HttpSession::on_body(ErrorCode error) {
+  request_read_pending_ = false;
+  if (state_ != State::reading) return;
+  if (error) return refuse_broken(error);
+  read_timer_.cancel();
+  handle_request();
+}
+
+/// The rest of the connection cannot be understood: answer if there is a sensible answer, then close.
+void HttpSession::refuse_broken(ErrorCode error) {
+  keep_alive_ = false;
+  head_only_ = false;
+  if (error == http::error::header_limit) {
+    respond(error_response(http_error(431, "the header is longer than " +
+                                               std::to_string(context_.options.http.max_header_bytes) +
+                                               " bytes")));
+  } else if (error == http::error::body_limit) {
+    respond(error_response(http_error(413, "the body is longer than " +
+                                               std::to_string(context_.options.http.max_body_bytes) +
+                                               " bytes")));
+  } else if (error.category() == http::make_error_code(http::error::bad_method).category() &&
+             error != http::error::end_of_stream && error != http::error::partial_message) {
+    respond(error_response(http_error(400, "not a valid HTTP request: " + error.message())));
+  } else {
+    close();
+  }
+}
+
+// --- answering -------------------------------------------------------------------------------------------
+
+void HttpSession::handle_request() {
+  state_ = State::answering;
+  switch (route_.endpoint) {
+    case Endpoint::chat_completions: return handle_generate(ApiKind::chat);
+    case Endpoint::completions: return handle_generate(ApiKind::completion);
+    case Endpoint::stream: return upgrade();
+    case Endpoint::tokenize:
+    case Endpoint::detokenize:
+      watch_client();
+      asio::post(context_.compute, [self = shared_from_this(), body = std::move(parser_->get().body())] {
+        const auto work = self->route_.endpoint == Endpoint::tokenize ? tokenize : detokenize;
+        asio::post(self->executor(), [self, response = work(body, self->context_.card)]() mutable {
+          self->respond(std::move(response));
+        });
+      });
+      return;
+    default: return respond(answer_get(route_, context_));
+  }
+}
+
+void HttpSession::handle_generate(ApiKind kind) {
+  watch_client();
+  asio::post(context_.compute, [self = shared_from_this(), kind, body = std::move(parser_->get().body())] {
+    auto prepared = read_generate_request(kind, body, self->context_.card);
+    asio::post(self->executor(), [self, prepared = std::move(prepared)]() mutable {
+      self->start_generation(std::move(prepared));
+    });
+  });
+}
+
+void HttpSession::start_generation(Result<PreparedRequest> prepared) {
+  if (state_ != State::answering) return;  // the client left meanwhile
+  if (!prepared) return respond(error_response(to_api_error(prepared.error())));
+  std::shared_ptr<GenerationObserver> responder;
+  if (prepared->api.stream) {
+    responder = std::make_shared<SseResponder>(shared_from_this(), *prepared, context_.card);
+  } else {
+    responder = std::make_shared<JsonResponder>(shared_from_this(), *prepared, context_.card);
+  }
+  generation_ = Generation::start(context_, executor(), std::move(*prepared), std::move(responder));
+}
+
+void HttpSession::upgrade() {
+  if (!beast::websocket::is_upgrade(parser_->get())) {
+    HttpResponse response = error_response(http_error(426, "this path speaks WebSocket only"));
+    response.headers.emplace_back("Upgrade", "websocket");
+    return respond(std::move(response));
+  }
+  if (!WebSocketSession::offers_protocol(parser_->get())) {
+    return respond(error_response(http_error(400, "Sec-WebSocket-Protocol must offer cedar.v1")));
+  }
+  if (!WebSocketSession::same_origin(parser_->get())) {
+    return respond(error_response(http_error(403, "pages of another origin may not connect")));
+  }
+  context_.metrics.count_http(route_.label, 101);
+  state_ = State::closed;  // of this object; the socket moves on
+  read_timer_.cancel();
+  std::make_shared<WebSocketSession>(context_, std::move(socket_))->run(parser_->release());
+}
+
+/// Reads while nothing is expected: finds out that the client left, and keeps what it sends ahead.
+void HttpSession::watch_client() {
+  if (reading_ahead_ || buffer_.size() >= kMaxBytesAhead) return;
+  reading_ahead_ = true;
+  socket_.async_read_some(buffer_.prepare(kReadBytes),
+                          [self = shared_from_this()](ErrorCode error, size_t bytes) {
+                            self->on_bytes_ahead(error, bytes);
+                          });
+}
+
+void HttpSession::on_bytes_ahead(ErrorCode error, size_t bytes) {
+  reading_ahead_ = false;
+  if (state_ == State::closed) return;
+  if (error) return client_gone();
+  if (state_ == State::closing) {
+    buffer_.clear();  // nobody will read it
+    return watch_client();
+  }
+  buffer_.commit(bytes);
+  if (state_ == State::idle) return read_header();
+  watch_client();
+}
+
+void HttpSession::client_gone() {
+  if (generation_) generation_->abandon();
+  close();
+}
+
+void HttpSession::respond(HttpResponse response) {
+  if (state_ == State::closed) return;
+  state_ = State::answering;
+  read_timer_.cancel();
+  context_.metrics.count_http(route_.label, response.status);
+  HeadOptions options;
+  options.keep_alive = keep_alive_;
+  options.request_id = request_id_;
+  std::string bytes = format_head(response, options);
+  if (!head_only_) bytes += response.body;
+  answer_complete_ = true;
+  send(bytes);
+}
+
+void HttpSession::begin_stream(std::string_view content_type, std::string idle_piece) {
+  if (state_ == State::closed) return;
+  context_.metrics.count_http(route_.label, 200);
+  if (!chunked_) keep_alive_ = false;
+  HttpResponse response;
+  response.content_type = std::string(content_type);
+  HeadOptions options;
+  options.keep_alive = keep_alive_;
+  options.chunked = chunked_;
+  options.until_close = !chunked_;
+  options.request_id = request_id_;
+  idle_piece_ = std::move(idle_piece);
+  send(format_head(response, options));
+  tick_idle_stream();
+}
+
+void HttpSession::write(std::string_view piece) {
+  silent_ = false;
+  if (chunked_) {
+    send(format_chunk(piece));
+  } else {
+    send(piece);
+  }
+}
+
+void HttpSession::end_stream() {
+  if (state_ == State::closed) return;
+  read_timer_.cancel();
+  idle_piece_.clear();
+  answer_complete_ = true;
+  send(chunked_ ? kLastChunk : std::string_view());
+}
+
+// --- writing ---------------------------------------------------------------------------------------------
+
+void HttpSession::send(std::string_view bytes) {
+  if (state_ == State::closed) return;
+  out_.append(bytes);
+  const auto unsent = static_cast<int64_t>(out_.size() + in_flight_.size());
+  // A whole answer may be longer than the bound; what must not pile up is a stream nobody reads.
+  if (!answer_complete_ && unsent > context_.options.http.max_unsent_bytes) {
+    context_.metrics.count_slow_reader();
+    return client_gone();
+  }
+  if (!writing_) write_next();
+}
+
+void HttpSession::write_next() {
+  if (out_.empty()) {
+    if (std::exchange(answer_complete_, false)) answer_done();
+    return;
+  }
+  writing_ = true;
+  in_flight_.swap(out_);
+  arm_writing();
+  asio::async_write(socket_, asio::buffer(in_flight_),
+                    [self = shared_from_this()](ErrorCode error, size_t) { self->on_written(error); });
+}
+
+void HttpSession::on_written(ErrorCode error) {
+  writing_ = false;
+  write_timer_.cancel();
+  in_flight_.clear();
+  if (state_ == State::closed) return;
+  if (error) return client_gone();
+  write_next();
+}
+
+void HttpSession::answer_done() {
+  generation_.reset();
+  if (keep_alive_ && !context_.stopping) return wait_request();
+  linger();
+}
+
+/// Closing with unread input would reset the connection and could take the answer with it: say that nothing
+/// more comes, then read until the client closes, for a short while.
+void HttpSession::linger() {
+  if (request_read_pending_) return close();  // after a timeout; a second read is not possible
+  state_ = State::closing;
+  ErrorCode ignored;
+  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  buffer_.clear();
+  arm_reading(context_.stopping ? kLingerTimeAtStop : kLingerTime);
+  watch_client();
+}
+
+void HttpSession::close() {
+  if (state_ == State::closed) return;
+  state_ = State::closed;
+  ErrorCode ignored;
+  socket_.close(ignored);
+  read_timer_.cancel();
+  write_timer_.cancel();
+  generation_.reset();
+}
+
+// --- time ------------------------------------------------------------------------------------------------
+
+void HttpSession::arm_reading(std::chrono::milliseconds limit) {
+  read_timer_.expires_after(limit);  // cancels the wait before this one
+  read_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
+    if (!error) self->on_reading_timeout();
+  });
+}
+
+void HttpSession::on_reading_timeout() {
+  // A timer that had fired when its operation ended is late by one queue entry.
+  if (read_timer_.expiry() > asio::steady_timer::clock_type::now()) return;
+  if (state_ == State::reading) {
+    keep_alive_ = false;
+    return respond(error_response(http_error(408, "the request did not arrive in time")));
+  }
+  if (state_ == State::idle || state_ == State::closing) close();
+}
+
+void HttpSession::arm_writing() {
+  write_timer_.expires_after(context_.options.http.write_timeout);
+  write_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
+    if (error || !self->writing_ || self->state_ == State::closed) return;
+    if (self->write_timer_.expiry() > asio::steady_timer::clock_type::now()) return;
+    self->context_.metrics.count_slow_reader();
+    self->client_gone();
+  });
+}
+
+void HttpSession::tick_idle_stream() {
+  silent_ = true;
+  read_timer_.expires_after(context_.options.http.keep_alive_interval);
+  read_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
+    if (error || self->idle_piece_.empty() || self->state_ != State::answering) return;
+    if (self->silent_ && !self->writing_) self->write(self->idle_piece_);
+    self->tick_idle_stream();
+  });
+}
+
+}  // namespace cedar::gateway

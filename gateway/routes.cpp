@@ -1,0 +1,57 @@
+#include "gateway/routes.h"
+
+namespace cedar::gateway {
+namespace {
+
+struct Row {
+  std::string_view method;
+  std::string_view path;
+  Endpoint endpoint;
+  monitoring::Route label;
+};
+
+constexpr Row kRows[] = {
+    {"POST", "/v1/chat/completions", Endpoint::chat_completions, monitoring::Route::chat},
+    {"POST", "/chat/completions", Endpoint::chat_completions, monitoring::Route::chat},
+    {"POST", "/v1/completions", Endpoint::completions, monitoring::Route::completions},
+    {"POST", "/completions", Endpoint::completions, monitoring::Route::completions},
+    {"GET", "/v1/models", Endpoint::models, monitoring::Route::models},
+    {"GET", "/models", Endpoint::models, monitoring::Route::models},
+    {"POST", "/tokenize", Endpoint::tokenize, monitoring::Route::tokens},
+    {"POST", "/detokenize", Endpoint::detokenize, monitoring::Route::tokens},
+    {"GET", "/health", Endpoint::health, monitoring::Route::probes},
+    {"GET", "/livez", Endpoint::health, monitoring::Route::probes},
+    {"GET", "/ping", Endpoint::health, monitoring::Route::probes},
+    {"GET", "/ready", Endpoint::ready, monitoring::Route::probes},
+    {"GET", "/readyz", Endpoint::ready, monitoring::Route::probes},
+    {"GET", "/version", Endpoint::version, monitoring::Route::probes},
+    {"GET", "/metrics", Endpoint::metrics, monitoring::Route::metrics},
+    {"GET", "/v1/stream", Endpoint::stream, monitoring::Route::stream},
+};
+
+constexpr std::string_view kModelPrefix = "/v1/models/";
+
+bool method_fits(std::string_view asked, std::string_view offered) {
+  return asked == offered || (asked == "HEAD" && offered == "GET");
+}
+
+}  // namespace
+
+Route find_route(std::string_view method, std::string_view target) {
+  const std::string_view path = target.substr(0, target.find('?'));
+  for (const Row& row : kRows) {
+    if (path != row.path) continue;
+    if (method_fits(method, row.method)) return {row.endpoint, row.label, {}};
+    const std::string allowed = row.method == "GET" ? "GET, HEAD" : std::string(row.method);
+    return {Endpoint::wrong_method, row.label, allowed};
+  }
+  if (path.size() > kModelPrefix.size() && path.substr(0, kModelPrefix.size()) == kModelPrefix) {
+    if (!method_fits(method, "GET")) {
+      return {Endpoint::wrong_method, monitoring::Route::models, "GET, HEAD"};
+    }
+    return {Endpoint::model, monitoring::Route::models, std::string(path.substr(kModelPrefix.size()))};
+  }
+  return {};
+}
+
+}  // namespace cedar::gateway

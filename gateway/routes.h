@@ -1,0 +1,37 @@
+#pragma once
+// Method and path to what is asked for.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "monitoring/metrics.h"
+
+namespace cedar::gateway {
+
+enum class Endpoint : uint8_t {
+  chat_completions,
+  completions,
+  models,
+  model,  // Route::argument is its id
+  tokenize,
+  detokenize,
+  health,
+  ready,
+  version,
+  metrics,
+  stream,  // WebSocket
+  unknown,
+  wrong_method,  // Route::argument lists the allowed ones
+};
+
+struct Route {
+  Endpoint endpoint = Endpoint::unknown;
+  monitoring::Route label = monitoring::Route::unknown;
+  std::string argument;
+};
+
+/// `target` may carry a query, which no endpoint uses.
+Route find_route(std::string_view method, std::string_view target);
+
+}  // namespace cedar::gateway

@@ -1,0 +1,237 @@
+#include "gateway/stream_protocol.h"
+
+#include <boost/asio/post.hpp>
+
+#include <algorithm>
+#include <ctime>
+#include <utility>
+
+#include "gateway/handlers.h"
+#include "gateway/stream_registry.h"
+
+namespace cedar::gateway {
+namespace {
+
+constexpr size_t kMaxEventIdBytes = 128;
+/// A second message that is no message of the protocol closes the connection.
+constexpr int kMalformedLimit = 2;
+
+bool is_response_id(const std::string& id) {
+  return id.size() >= 8 && id.size() <= 64 && std::all_of(id.begin(), id.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '-';
+  });
+}
+
+std::string text_of(const Json& message, const char* name) {
+  const auto field = message.find(name);
+  return field != message.end() && field->is_string() ? field->get<std::string>() : std::string();
+}
+
+std::string seconds(std::chrono::milliseconds time) {
+  return Json(std::chrono::duration<double>(time).count()).dump();
+}
+
+}  // namespace
+
+StreamProtocol::StreamProtocol(GatewayContext& context, boost::asio::any_io_executor executor,
+                               std::weak_ptr<FrameTarget> target)
+    : context_(context),
+      executor_(std::move(executor)),
+      target_(std::move(target)),
+      session_id_(random_id("sess_")) {}
+
+std::string StreamProtocol::session_created() const {
+  const StreamOptions& options = context_.options.stream;
+  std::string models = json_string(context_.card.name);
+  for (const std::string& alias : context_.card.aliases) models += ',' + json_string(alias);
+  return R"({"type":"session.created","event_id":)" + json_string(new_event_id()) +
+         R"(,"session_id":)" + json_string(session_id_) + R"(,"server_time":)" +
+         std::to_string(std::time(nullptr)) + R"(,"limits":{"max_message_bytes":)" +
+         std::to_string(options.max_message_bytes) + R"(,"max_in_flight":)" +
+         std::to_string(options.max_in_flight) + R"(,"ping_interval_s":)" + seconds(options.ping_interval) +
+         R"(,"idle_timeout_s":)" + seconds(options.idle_timeout) + R"(,"replay_ttl_s":)" +
+         seconds(options.replay_ttl) + R"(,"replay_max_bytes":)" +
+         std::to_string(options.replay_max_bytes) + R"(},"models":[)" + models + "]}";
+}
+
+void StreamProtocol::on_message(Result<Json> parsed) {
+  if (!parsed) return malformed(parsed.error().context, {});
+  const Json& message = *parsed;
+  std::string event_id = text_of(message, "event_id");
+  if (event_id.size() > kMaxEventIdBytes) event_id.clear();
+  const std::string type = text_of(message, "type");
+  if (type == "response.create") return create(message, event_id);
+  if (type == "response.cancel") return cancel(message, event_id);
+  if (type == "response.resume") return resume(message, event_id);
+  if (type == "response.ack") return acknowledge(message, event_id);
+  if (type == "ping") {
+    const auto nonce = message.find("nonce");
+    std::string pong = R"({"type":"pong","event_id":)" + json_string(new_event_id());
+    if (nonce != message.end() && (nonce->is_string() || nonce->is_number())) {
+      pong += R"(,"nonce":)" + (nonce->is_string() ? json_string(nonce->get<std::string>()) : nonce->dump());
+    }
+    return send(pong + '}');
+  }
+  if (type == "response.credit" || type == "session.update") {
+    return refuse(make_error(Errc::unsupported, "type: this server does not take " + type), event_id);
+  }
+  malformed("type: must be response.create, response.cancel, response.resume, response.ack or ping", event_id);
+}
+
+void StreamProtocol::malformed(const std::string& problem, const std::string& event_id) {
+  refuse(make_error(Errc::invalid_argument, problem), event_id);
+  if (++malformed_messages_ < kMalformedLimit) return;
+  if (const auto target = target_.lock()) target->close(CloseCode::malformed, "malformed messages");
+}
+
+// --- response.create -------------------------------------------------------------------------------------
+
+void StreamProtocol::create(const Json& message, const std::string& event_id) {
+  FieldReader fields(message);
+  StreamResponseSetup setup;
+  setup.client_event_id = event_id;
+  fields.text("response_id", 64, setup.response_id);
+  fields.boolean("resumable", setup.resumable);
+  const Json* request = fields.object("request");
+  if (request == nullptr) fields.complain("request", "is missing");
+  if (fields.find("response_id") != nullptr && fields.status() && !is_response_id(setup.response_id)) {
+    fields.complain("response_id", "must match [A-Za-z0-9_-]{8,64}");
+  }
+  if (fields.find("credits") != nullptr) {
+    fields.absorb(make_error(Errc::unsupported, "credits: not supported; read slower instead"));
+  }
+  if (!fields.status()) return refuse(fields.status().error(), event_id);
+  if (stopping_ || context_.stopping) {
+    return refuse(make_error(Errc::unavailable, "the server stops"), event_id);
+  }
+  if (setup.response_id.empty()) setup.response_id = random_id("resp_");
+  if (preparing_.count(setup.response_id) != 0) return;  // a retry of what has just been asked for
+  if (const auto known = context_.streams->find(setup.response_id)) return attach(known, 0, event_id);
+  if (static_cast<int64_t>(in_flight()) >= context_.options.stream.max_in_flight) {
+    return send(protocol_error("too_many_responses",
+                               "at most " + std::to_string(context_.options.stream.max_in_flight) +
+                                   " responses at once on one connection",
+                               event_id));
+  }
+  preparing_.insert(setup.response_id);
+  boost::asio::post(context_.compute, [self = shared_from_this(), setup, body = *request]() mutable {
+    auto prepared = read_generate_json(ApiKind::chat, std::move(body), self->context_.card);
+    boost::asio::post(self->executor_,
+                      [self, setup = std::move(setup), prepared = std::move(prepared)]() mutable {
+                        self->created(std::move(setup), std::move(prepared));
+                      });
+  });
+}
+
+void StreamProtocol::created(StreamResponseSetup setup, Result<PreparedRequest> prepared) {
+  const std::string id = setup.response_id;
+  const std::string event_id = setup.client_event_id;
+  preparing_.erase(id);
+  const bool cancelled = cancelled_early_.erase(id) > 0;
+  const auto target = target_.lock();
+  if (closed_ || !target) return;
+  if (!prepared) return refuse(prepared.error(), event_id);
+  const auto response =
+      std::make_shared<StreamResponse>(context_, executor_, std::move(setup), target);
+  if (!context_.streams->add(response)) {  // another connection was faster with the same id
+    if (const auto known = context_.streams->find(id)) attach(known, 0, event_id);
+    return;
+  }
+  attached_[id] = response;
+  response->start(std::move(*prepared));
+  if (cancelled) response->cancel();
+}
+
+// --- the other messages ----------------------------------------------------------------------------------
+
+std::shared_ptr<StreamResponse> StreamProtocol::named_response(const Json& message,
+                                                               const std::string& event_id) {
+  const std::string id = text_of(message, "response_id");
+  auto response = context_.streams->find(id);
+  if (!response) {
+    send(protocol_error("response_not_found", "no such response is kept", event_id,
+                        R"(,"response_id":)" + json_string(id)));
+  }
+  return response;
+}
+
+void StreamProtocol::cancel(const Json& message, const std::string& event_id) {
+  const std::string id = text_of(message, "response_id");
+  if (preparing_.count(id) != 0) {
+    cancelled_early_.insert(id);
+    return;
+  }
+  const auto attached = attached_.find(id);
+  if (attached != attached_.end()) {
+    attached->second->post([](StreamResponse& response) { response.cancel(); });
+    return;
+  }
+  send(protocol_error("response_not_found", "no such response runs on this connection", event_id,
+                      R"(,"response_id":)" + json_string(id)));
+}
+
+void StreamProtocol::resume(const Json& message, const std::string& event_id) {
+  FieldReader fields(message);
+  int64_t last_seq = 0;
+  fields.integer("last_seq", 0, INT64_MAX - 1, last_seq);
+  if (!fields.status()) return refuse(fields.status().error(), event_id);
+  if (const auto response = named_response(message, event_id)) attach(response, last_seq, event_id);
+}
+
+void StreamProtocol::attach(const std::shared_ptr<StreamResponse>& response, int64_t last_seq,
+                            const std::string& event_id) {
+  const auto target = target_.lock();
+  if (!target) return;
+  attached_[response->id()] = response;
+  response->post([target, last_seq, event_id](StreamResponse& r) { r.attach(target, last_seq, event_id); });
+}
+
+void StreamProtocol::acknowledge(const Json& message, const std::string& event_id) {
+  FieldReader fields(message);
+  int64_t seq = 0;
+  fields.integer("seq", 0, INT64_MAX - 1, seq);
+  if (!fields.status()) return refuse(fields.status().error(), event_id);
+  if (const auto response = named_response(message, event_id)) {
+    response->post([seq](StreamResponse& r) { r.acknowledge(seq); });
+  }
+}
+
+// --- the connection --------------------------------------------------------------------------------------
+
+void StreamProtocol::on_writable() {
+  for (const auto& [id, response] : attached_) {
+    response->post([](StreamResponse& r) { r.on_writable(); });
+  }
+}
+
+void StreamProtocol::response_left(const std::string& response_id) { attached_.erase(response_id); }
+
+void StreamProtocol::on_closed(bool client_closed) {
+  if (std::exchange(closed_, true)) return;
+  const auto target = target_.lock();
+  for (const auto& [id, response] : std::exchange(attached_, {})) {
+    response->post([target, client_closed](StreamResponse& r) { r.detach(target.get(), client_closed); });
+  }
+}
+
+void StreamProtocol::stop_soon(std::chrono::milliseconds grace) {
+  if (std::exchange(stopping_, true)) return;
+  send(R"({"type":"session.going_away","event_id":)" + json_string(new_event_id()) +
+       R"(,"reason":"shutdown","grace_s":)" + seconds(grace) + R"(,"resumable":false})");
+}
+
+void StreamProtocol::cancel_all() {
+  for (const auto& [id, response] : attached_) {
+    response->post([](StreamResponse& r) { r.cancel(); });
+  }
+}
+
+void StreamProtocol::send(std::string frame) {
+  if (const auto target = target_.lock()) target->send(std::move(frame));
+}
+
+void StreamProtocol::refuse(const Error& error, const std::string& event_id) {
+  send(error_event(to_api_error(error), event_id));
+}
+
+}  // namespace cedar::gateway

@@ -1,0 +1,65 @@
+#pragma once
+// The client's messages on one WebSocket (spec/api.md 6.2): starts, cancels, resumes responses. Knows no
+// sockets. All calls on the connection's executor.
+
+#include <boost/asio/any_io_executor.hpp>
+
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+
+#include "gateway/context.h"
+#include "gateway/field_reader.h"
+#include "gateway/frame_target.h"
+#include "gateway/stream_response.h"
+
+namespace cedar::gateway {
+
+class StreamProtocol : public std::enable_shared_from_this<StreamProtocol> {
+ public:
+  StreamProtocol(GatewayContext& context, boost::asio::any_io_executor executor,
+                 std::weak_ptr<FrameTarget> target);
+
+  /// The first event of a connection.
+  std::string session_created() const;
+  /// The parsed text of one message, or why it could not be parsed.
+  void on_message(Result<Json> message);
+  void on_writable();
+  void response_left(const std::string& response_id);
+  /// The connection ended; `client_closed`: with a close frame.
+  void on_closed(bool client_closed);
+  /// No new responses from now on; the client is told.
+  void stop_soon(std::chrono::milliseconds grace);
+  void cancel_all();
+
+  /// Responses that run or are being prepared.
+  size_t in_flight() const { return attached_.size() + preparing_.size(); }
+
+ private:
+  void create(const Json& message, const std::string& event_id);
+  void created(StreamResponseSetup setup, Result<PreparedRequest> prepared);
+  void cancel(const Json& message, const std::string& event_id);
+  void resume(const Json& message, const std::string& event_id);
+  void acknowledge(const Json& message, const std::string& event_id);
+  void malformed(const std::string& problem, const std::string& event_id);
+  void attach(const std::shared_ptr<StreamResponse>& response, int64_t last_seq,
+              const std::string& event_id);
+  /// The response that the message names, or null after an error was sent.
+  std::shared_ptr<StreamResponse> named_response(const Json& message, const std::string& event_id);
+  void send(std::string frame);
+  void refuse(const Error& error, const std::string& event_id);
+
+  GatewayContext& context_;
+  boost::asio::any_io_executor executor_;
+  std::weak_ptr<FrameTarget> target_;
+  std::string session_id_;
+  std::unordered_map<std::string, std::shared_ptr<StreamResponse>> attached_;
+  std::set<std::string> preparing_;
+  std::set<std::string> cancelled_early_;  // of preparing_
+  int malformed_messages_ = 0;
+  bool stopping_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace cedar::gateway

@@ -1,0 +1,39 @@
+#pragma once
+// The WebSocket responses of a gateway by their id: a lost client finds its own again here.
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+namespace cedar::gateway {
+
+class StreamResponse;
+
+/// Thread-safe.
+class StreamRegistry {
+ public:
+  /// `max_finished_bytes`: events of ended responses that are kept, over all of them.
+  explicit StreamRegistry(int64_t max_finished_bytes) : max_finished_bytes_(max_finished_bytes) {}
+
+  /// False when the id is taken.
+  bool add(const std::shared_ptr<StreamResponse>& response);
+  std::shared_ptr<StreamResponse> find(const std::string& id) const;
+  void remove(const StreamResponse& response);
+  /// `response` has ended and holds `bytes` of events; the oldest such ones go when there are too many.
+  void keep_finished(const StreamResponse& response, int64_t bytes);
+  size_t size() const;
+
+ private:
+  // Connections of several io threads come here; nothing is called while it is held.
+  mutable std::mutex mutex_;
+  std::unordered_map<std::string, std::shared_ptr<StreamResponse>> responses_;
+  std::deque<std::pair<std::string, int64_t>> finished_;  // oldest first
+  int64_t max_finished_bytes_;
+  int64_t finished_bytes_ = 0;
+};
+
+}  // namespace cedar::gateway

@@ -1,0 +1,258 @@
+#include "gateway/stream_response.h"
+
+#include <cstdio>
+#include <ctime>
+#include <random>
+#include <utility>
+
+#include "gateway/stream_registry.h"
+
+namespace cedar::gateway {
+namespace {
+
+std::string field(std::string_view name, std::string_view json) {
+  std::string text = ",\"";
+  return text.append(name).append("\":").append(json);
+}
+
+std::string text_field(std::string_view name, std::string_view text) {
+  return field(name, json_string(text));
+}
+
+std::string index_field(int64_t index) { return field("index", std::to_string(index)); }
+
+}  // namespace
+
+std::string new_event_id() {
+  thread_local std::mt19937_64 generator(random_seed());
+  char text[24];
+  std::snprintf(text, sizeof text, "evt_%016llx", static_cast<unsigned long long>(generator()));
+  return text;
+}
+
+std::string error_event(const ApiError& error, const std::string& client_event_id,
+                        const std::string& extra) {
+  std::string event = R"({"type":"error")" + text_field("event_id", new_event_id());
+  if (!client_event_id.empty()) event += text_field("client_event_id", client_event_id);
+  return event + extra + field("error", error_object(error)) + '}';
+}
+
+std::string protocol_error(std::string_view code, std::string_view message,
+                           const std::string& client_event_id, const std::string& extra) {
+  std::string event = R"({"type":"error")" + text_field("event_id", new_event_id());
+  if (!client_event_id.empty()) event += text_field("client_event_id", client_event_id);
+  return event + extra + R"(,"error":{"message":)" + json_string(message) +
+         R"(,"type":"invalid_request_error","param":null,"code":)" + json_string(code) + "}}";
+}
+
+StreamResponse::StreamResponse(GatewayContext& context, boost::asio::any_io_executor executor,
+                               StreamResponseSetup setup, std::shared_ptr<FrameTarget> target)
+    : context_(context),
+      executor_(std::move(executor)),
+      setup_(std::move(setup)),
+      target_(std::move(target)),
+      log_(context.options.stream.replay_max_bytes),
+      tokenizer_(context.card.tokenizer),
+      timer_(executor_) {}
+
+void StreamResponse::start(PreparedRequest request) {
+  choices_.resize(static_cast<size_t>(request.api.choices));
+  send_token_ids_ = request.api.return_token_ids;
+  send_logprobs_ = request.api.sampling.logprobs >= 0;
+  std::string fields = field("created", std::to_string(std::time(nullptr)));
+  fields += text_field("model", context_.card.name);
+  fields += field("seed", std::to_string(request.seed));
+  if (!setup_.client_event_id.empty()) fields += text_field("client_event_id", setup_.client_event_id);
+  add("response.created", std::move(fields));
+  flush();
+  generation_ = Generation::start(context_, executor_, std::move(request), shared_from_this());
+}
+
+void StreamResponse::cancel() {
+  if (generation_) generation_->cancel();
+}
+
+// --- connections -----------------------------------------------------------------------------------------
+
+void StreamResponse::detach(const FrameTarget* target, bool client_closed) {
+  if (target_.get() != target) return;  // it has moved on already
+  target_.reset();
+  if (ended_) return;
+  if (client_closed || !setup_.resumable) {
+    setup_.resumable = false;
+    client_gone_ = true;
+    return cancel();
+  }
+  expire_after(context_.options.stream.detach_grace);
+}
+
+void StreamResponse::attach(std::shared_ptr<FrameTarget> target, int64_t last_seq,
+                            const std::string& client_event_id) {
+  flush();
+  if (last_seq >= log_.next_seq()) last_seq = log_.next_seq() - 1;
+  if (last_seq + 1 < log_.oldest_seq()) {
+    target->send(protocol_error("resume_gap", "the events before oldest_seq are no longer kept",
+                                client_event_id,
+                                text_field("response_id", id()) +
+                                    field("oldest_seq", std::to_string(log_.oldest_seq()))));
+    return target->response_left(id());
+  }
+  if (target_ && target_ != target) {
+    target_->send(protocol_error("stream_moved", "another connection has resumed this response", {},
+                                 text_field("response_id", id())));
+    target_->response_left(id());
+  }
+  target_ = std::move(target);
+  for (int64_t seq = last_seq + 1; seq < log_.next_seq(); ++seq) target_->send(log_.event(seq));
+  if (ended_) return target_->response_left(id());
+  timer_.cancel();
+}
+
+void StreamResponse::expire_after(std::chrono::milliseconds time) {
+  timer_.expires_after(time);
+  timer_.async_wait([self = shared_from_this()](boost::system::error_code error) {
+    if (error) return;
+    if (self->ended_) {
+      self->context_.streams->remove(*self);
+    } else if (!self->target_) {
+      self->client_gone_ = true;
+      self->cancel();
+    }
+  });
+}
+
+// --- events ----------------------------------------------------------------------------------------------
+
+void StreamResponse::add(std::string type, std::string fields) {
+  pending_.push_back({std::move(type), std::move(fields), false, {}, {}});
+}
+
+void StreamResponse::add_delta(std::string type, std::string fields, Choice& choice,
+                               const std::string& text) {
+  const bool merges = !pending_.empty() && pending_.back().is_delta && pending_.back().type == type &&
+                      pending_.back().fields == fields;
+  if (!merges) pending_.push_back({std::move(type), std::move(fields), true, {}, {}});
+  Pending& event = pending_.back();
+  event.delta += text;
+  event.tokens.insert(event.tokens.end(), choice.tokens.begin(), choice.tokens.end());
+  choice.tokens.clear();
+}
+
+void StreamResponse::on_queued(int64_t position) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - last_queued_ < std::chrono::seconds(1)) return;
+  last_queued_ = now;
+  add("response.queued", field("position", std::to_string(position)) + text_field("stage", "encoder"));
+}
+
+void StreamResponse::on_prompt_read(const Usage& usage) {
+  const std::string hit = std::to_string(usage.cached_tokens);
+  add("response.in_progress",
+      R"(,"usage":{"prompt_tokens":)" + std::to_string(usage.prompt_tokens) +
+          R"(,"prompt_cache_hit_tokens":)" + hit + R"(,"prompt_cache_miss_tokens":)" +
+          std::to_string(usage.prompt_tokens - usage.cached_tokens) + '}');
+}
+
+void StreamResponse::on_piece(int64_t index, const TextPiece& piece) {
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  choice.tokens.insert(choice.tokens.end(), piece.tokens.begin(), piece.tokens.end());
+  for (const model::OutputSegment& segment : piece.segments) add_segment(index, segment);
+}
+
+void StreamResponse::add_segment(int64_t index, const model::OutputSegment& segment) {
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  const std::string call_fields = index_field(index) + field("call_index", std::to_string(segment.call_idx));
+  const auto bytes = static_cast<int64_t>(segment.text.size());
+  switch (segment.kind) {
+    case model::OutputKind::reasoning:
+      choice.reasoning_open = true;
+      choice.reasoning_bytes += bytes;
+      return add_delta("response.reasoning.delta", index_field(index), choice, segment.text);
+    case model::OutputKind::content:
+      if (choice.reasoning_open) close_text(index);
+      choice.content_open = true;
+      choice.content_bytes += bytes;
+      return add_delta("response.content.delta", index_field(index), choice, segment.text);
+    case model::OutputKind::call_begin: {
+      close_text(index);
+      choice.arguments.clear();
+      const model::ToolName name = model::split_tool_name(segment.text);
+      std::string fields = call_fields + text_field("call_id", choice.calls.of(segment.call_idx)) +
+                           text_field("name", name.name);
+      if (!name.name_space.empty()) fields += text_field("namespace", name.name_space);
+      return add("response.tool_call.begin", std::move(fields));
+    }
+    case model::OutputKind::call_arguments:
+      choice.arguments += segment.text;
+      return add_delta("response.tool_call.arguments.delta", call_fields, choice, segment.text);
+    case model::OutputKind::call_end:
+      return add("response.tool_call.done", call_fields + text_field("arguments", choice.arguments));
+  }
+}
+
+void StreamResponse::close_text(int64_t index) {
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  if (std::exchange(choice.reasoning_open, false)) {
+    add("response.reasoning.done",
+        index_field(index) + field("text_bytes", std::to_string(choice.reasoning_bytes)));
+  }
+  if (std::exchange(choice.content_open, false)) {
+    add("response.content.done",
+        index_field(index) + field("text_bytes", std::to_string(choice.content_bytes)));
+  }
+}
+
+void StreamResponse::on_choice_end(int64_t index, std::string_view finish_reason) {
+  close_text(index);
+  add("response.choice.done", index_field(index) + text_field("finish_reason", finish_reason));
+}
+
+void StreamResponse::on_end(EndStatus status, const Usage& usage, const std::optional<ApiError>& error) {
+  std::string_view shown = to_string(status);
+  std::optional<ApiError> problem = error;
+  if (status == EndStatus::cancelled && client_gone_) {
+    shown = "failed";
+    problem = http_error(499, "the client left");
+    problem->type = "client_gone";
+  }
+  std::string fields = text_field("status", shown) + field("usage", usage_json(usage));
+  if (problem) fields += field("error", error_object(*problem));
+  add("response.done", std::move(fields));
+  ended_ = true;
+  flush();
+  generation_.reset();
+  if (target_) target_->response_left(id());
+  if (setup_.resumable && context_.options.stream.replay_ttl.count() > 0) {
+    context_.streams->keep_finished(*this, log_.bytes());
+    expire_after(context_.options.stream.replay_ttl);
+  } else {
+    context_.streams->remove(*this);
+  }
+}
+
+void StreamResponse::on_batch_end() {
+  // A reader that lags gets fewer, longer deltas: they merge until its socket has taken the rest.
+  const bool lagging =
+      target_ && target_->unsent_bytes() > context_.options.stream.merge_unsent_bytes;
+  if (!lagging) flush();
+}
+
+void StreamResponse::flush() {
+  for (const Pending& pending : std::exchange(pending_, {})) emit(pending);
+}
+
+void StreamResponse::emit(const Pending& pending) {
+  std::string event = "{\"type\":" + json_string(pending.type) + text_field("event_id", new_event_id()) +
+                      text_field("response_id", id()) +
+                      field("seq", std::to_string(log_.next_seq())) + pending.fields;
+  if (pending.is_delta) event += text_field("delta", pending.delta);
+  if (send_token_ids_ && !pending.tokens.empty()) event += field("token_ids", token_ids_json(pending.tokens));
+  if (send_logprobs_ && !pending.tokens.empty()) {
+    event += field("logprobs", logprobs_json(ApiKind::chat, pending.tokens, *tokenizer_));
+  }
+  event += '}';
+  if (target_) target_->send(event);
+  log_.append(std::move(event));
+}
+
+}  // namespace cedar::gateway

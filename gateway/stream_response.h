@@ -1,0 +1,120 @@
+#pragma once
+// One response of the WebSocket protocol: numbered events of one generation (spec/api.md 6.3 and 6.4). Lives
+// on the executor it was made with, also after it has moved to another connection.
+
+#include <boost/asio/steady_timer.hpp>
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gateway/event_log.h"
+#include "gateway/frame_target.h"
+#include "gateway/generation.h"
+
+namespace cedar::gateway {
+
+struct StreamResponseSetup {
+  std::string response_id;
+  std::string client_event_id;  // empty: none
+  bool resumable = true;
+};
+
+/// Every method but post() on the executor.
+class StreamResponse final : public GenerationObserver,
+                             public std::enable_shared_from_this<StreamResponse> {
+ public:
+  StreamResponse(GatewayContext& context, boost::asio::any_io_executor executor,
+                 StreamResponseSetup setup, std::shared_ptr<FrameTarget> target);
+
+  void start(PreparedRequest request);
+  void cancel();
+  /// The target's connection ended: by the client's own will, which cancels, or lost, which leaves
+  /// detach_grace for coming back.
+  void detach(const FrameTarget* target, bool client_closed);
+  /// Sends the events after `last_seq` to `target`, then goes on live. The former target is told that the
+  /// stream moved. An error event goes to `target` when the events are no longer kept.
+  void attach(std::shared_ptr<FrameTarget> target, int64_t last_seq, const std::string& client_event_id);
+  void acknowledge(int64_t seq) { log_.acknowledge(seq); }
+  /// The target has sent what it had: merged deltas may follow.
+  void on_writable() { flush(); }
+
+  /// Runs `action` on the executor; from any thread.
+  template <class Action>
+  void post(Action action);
+
+  const std::string& id() const { return setup_.response_id; }
+  bool ended() const { return ended_; }
+
+  void on_queued(int64_t position) override;
+  void on_prefill(int64_t, int64_t) override {}
+  void on_prompt_read(const Usage& usage) override;
+  void on_piece(int64_t choice, const TextPiece& piece) override;
+  void on_choice_end(int64_t choice, std::string_view finish_reason) override;
+  void on_end(EndStatus status, const Usage& usage, const std::optional<ApiError>& error) override;
+  void on_batch_end() override;
+
+ private:
+  /// An event without its number yet; deltas that follow each other and agree in all but the text merge.
+  struct Pending {
+    std::string type;
+    std::string fields;  // ,"name":value ...
+    bool is_delta = false;
+    std::string delta;
+    std::vector<TokenReport> tokens;
+  };
+  /// What was said about a choice so far.
+  struct Choice {
+    int64_t reasoning_bytes = 0;
+    int64_t content_bytes = 0;
+    bool reasoning_open = false;
+    bool content_open = false;
+    std::string arguments;  // of the call that is open
+    std::vector<TokenReport> tokens;  // reported, not sent yet
+    CallIds calls;
+  };
+
+  void add(std::string type, std::string fields);
+  void add_delta(std::string type, std::string fields, Choice& choice, const std::string& text);
+  void add_segment(int64_t index, const model::OutputSegment& segment);
+  void close_text(int64_t index);
+  void flush();
+  void emit(const Pending& pending);
+  void expire_after(std::chrono::milliseconds time);
+
+  GatewayContext& context_;
+  boost::asio::any_io_executor executor_;
+  StreamResponseSetup setup_;
+  std::shared_ptr<FrameTarget> target_;  // null while detached
+  std::shared_ptr<Generation> generation_;
+  EventLog log_;
+  std::deque<Pending> pending_;
+  std::vector<Choice> choices_;
+  std::shared_ptr<const model::Tokenizer> tokenizer_;
+  bool send_token_ids_ = false;
+  bool send_logprobs_ = false;
+  bool ended_ = false;
+  bool client_gone_ = false;  // cancelled because nobody came back
+  std::chrono::steady_clock::time_point last_queued_;
+  boost::asio::steady_timer timer_;  // grace while detached, time to live after the end
+};
+
+/// An error event: no number, the socket stays open. `extra`: further fields of the event.
+std::string error_event(const ApiError& error, const std::string& client_event_id,
+                        const std::string& extra = {});
+/// The same for the protocol's own codes, such as response_not_found.
+std::string protocol_error(std::string_view code, std::string_view message,
+                           const std::string& client_event_id, const std::string& extra = {});
+std::string new_event_id();
+
+}  // namespace cedar::gateway
+
+#include <boost/asio/dispatch.hpp>
+
+template <class Action>
+void cedar::gateway::StreamResponse::post(Action action) {
+  boost::asio::dispatch(executor_, [self = shared_from_this(), action = std::move(action)] { action(*self); });
+}
