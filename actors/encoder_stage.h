@@ -52,7 +52,7 @@ class EncoderStage final : public EncoderStageActor::extend<caf::reacts_to<StepA
   EncoderEngineFactory make_engine_;
   std::shared_ptr<EncoderEngine> engine_;  // leases keep its pages alive if the stage dies
   std::shared_ptr<LoadBoard> board_;
-  std::map<RequestId, Work> works_;   // `lease` is empty while the request waits
+  std::map<RequestId, Work> works_;  // `lease` is empty while the request waits
   std::deque<RequestId> waiting_;
   std::map<caf::actor_addr, RequestId> sessions_;
   bool step_scheduled_ = false;

@@ -26,9 +26,9 @@ class ActorEngramSource final : public engine::EngramSource {
               if (rows.packed.size() == bytes) {
                 std::memcpy(packed, rows.packed.data(), bytes);
               } else {
-                status = make_error(Errc::internal, "Engram reply of layer " + std::to_string(layer) +
-                                                        ": expected " + std::to_string(bytes) +
-                                                        " bytes, got " +
+                status = make_error(Errc::internal, "Engram reply of layer " +
+                                                        std::to_string(layer) + ": expected " +
+                                                        std::to_string(bytes) + " bytes, got " +
                                                         std::to_string(rows.packed.size()));
               }
             },

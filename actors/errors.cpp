@@ -39,7 +39,8 @@ Error from_caf(const caf::error& error) {
     return make_error(errc_of_system_error(code), to_string(code));
   }
   if (error.category() == caf::atom("exit")) {
-    return make_error(Errc::unavailable, "stage ended: " + to_string(static_cast<caf::exit_reason>(error.code())));
+    return make_error(Errc::unavailable,
+                      "stage ended: " + to_string(static_cast<caf::exit_reason>(error.code())));
   }
   return make_error(Errc::internal, "unknown actor error");
 }

@@ -32,8 +32,8 @@ using DrainAtom = caf::atom_constant<caf::atom("drain")>;
 
 /// The encoder computed rows of this prompt.
 struct PrefillProgress {
-  int64_t computed = 0;  // prompt tokens read so far
-  bool finished = false; // the hand-off is on its way to the decoder
+  int64_t computed = 0;   // prompt tokens read so far
+  bool finished = false;  // the hand-off is on its way to the decoder
 };
 /// What one decoder step produced for this request.
 struct TokenBatch {
@@ -48,9 +48,8 @@ struct EndSession {
   Errc code = Errc::cancelled;
 };
 
-using SessionActor =
-    caf::typed_actor<caf::reacts_to<PrefillProgress>, caf::reacts_to<TokenBatch>,
-                     caf::reacts_to<StageFailed>, caf::reacts_to<EndSession>>;
+using SessionActor = caf::typed_actor<caf::reacts_to<PrefillProgress>, caf::reacts_to<TokenBatch>,
+                                      caf::reacts_to<StageFailed>, caf::reacts_to<EndSession>>;
 
 // --- to the decoder --------------------------------------------------------------------------------------
 
@@ -132,10 +131,10 @@ struct CacheUsage {
 };
 using UsageAtom = caf::atom_constant<caf::atom("usage")>;
 
-using KvCacheActor = caf::typed_actor<
-    caf::replies_to<LookupPrefix>::with<PrefixLease>, caf::reacts_to<StoreBlock>,
-    caf::reacts_to<ReleaseLease>,  // unknown lease: ignored, already released
-    caf::replies_to<UsageAtom>::with<CacheUsage>>;
+using KvCacheActor =
+    caf::typed_actor<caf::replies_to<LookupPrefix>::with<PrefixLease>, caf::reacts_to<StoreBlock>,
+                     caf::reacts_to<ReleaseLease>,  // unknown lease: ignored, already released
+                     caf::replies_to<UsageAtom>::with<CacheUsage>>;
 
 // --- to an Engram table ----------------------------------------------------------------------------------
 

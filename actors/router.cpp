@@ -87,18 +87,17 @@ void Router::submit(SubmitRequest message) {
   if (waiting_.empty() && has_room(request)) {
     start_session(std::move(waiting));
   } else if (static_cast<int64_t>(waiting_.size()) < options_.max_queued) {
-    const auto place =
-        std::upper_bound(waiting_.begin(), waiting_.end(), request.priority,
-                         [](int32_t priority, const Waiting& other) {
-                           return priority < other.message.request->priority;
-                         });
+    const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), request.priority,
+                                        [](int32_t priority, const Waiting& other) {
+                                          return priority < other.message.request->priority;
+                                        });
     const int64_t position = place - waiting_.begin();
     waiting.message.sink->event(QueuedEvent{position});
     waiting_.insert(place, std::move(waiting));
   } else {
     waiting.message.sink->fail(make_error(
-        Errc::overloaded, "the queue is full: " + std::to_string(options_.max_queued) +
-                              " requests wait already"));
+        Errc::overloaded,
+        "the queue is full: " + std::to_string(options_.max_queued) + " requests wait already"));
   }
   publish();
 }

@@ -16,8 +16,8 @@ Session::behavior_type Session::make_behavior() {
     const bool is_encoder = down.source == setup_.encoder.address();
     // Once it has handed over, the encoder is no longer needed.
     if (is_encoder && phase_ > Phase::prefilling) return;
-    fail(make_error(Errc::unavailable, is_encoder ? "the encoder stage went down"
-                                                  : "the decoder stage went down"));
+    fail(make_error(Errc::unavailable,
+                    is_encoder ? "the encoder stage went down" : "the decoder stage went down"));
   });
   reserve();
   return {

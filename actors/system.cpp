@@ -31,7 +31,8 @@ class FirstThenNew {
  public:
   using Make = std::function<Result<std::unique_ptr<Engine>>()>;
   FirstThenNew(std::unique_ptr<Engine> first, Make make)
-      : first_(std::make_shared<std::unique_ptr<Engine>>(std::move(first))), make_(std::move(make)) {}
+      : first_(std::make_shared<std::unique_ptr<Engine>>(std::move(first))),
+        make_(std::move(make)) {}
 
   /// The engine made before the actors started, so that its errors reach the user; later a new one.
   Result<std::unique_ptr<StageEngine>> operator()() const {

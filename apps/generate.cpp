@@ -81,10 +81,11 @@ class Single {
     if (!job.error().empty() && !json_) return fail(job.error());
     std::puts(json_ ? job.result_line().c_str() : "");
     const double total = seconds_since(begin);
-    std::fprintf(stderr, "%lld tokens read in %.2f s, %lld written, %.1f tokens/s\n",
-                 static_cast<long long>(job.prompt_tokens()), first_token,
-                 static_cast<long long>(job.written_tokens()),
-                 static_cast<double>(job.written_tokens() - 1) / std::max(total - first_token, 1e-9));
+    std::fprintf(
+        stderr, "%lld tokens read in %.2f s, %lld written, %.1f tokens/s\n",
+        static_cast<long long>(job.prompt_tokens()), first_token,
+        static_cast<long long>(job.written_tokens()),
+        static_cast<double>(job.written_tokens() - 1) / std::max(total - first_token, 1e-9));
     return job.error().empty() ? 0 : 1;
   }
 
@@ -135,7 +136,8 @@ class Batch {
     Entry& entry = jobs_[number];
     const auto body = gateway::read_body(line);
     if (body && body->contains("id")) id = body->at("id");
-    auto prepared = body ? prepare_job(*body, defaults_, card_) : Result<gateway::PreparedRequest>(body.error());
+    auto prepared = body ? prepare_job(*body, defaults_, card_)
+                         : Result<gateway::PreparedRequest>(body.error());
     if (!prepared) return end(entry, error_line(id, prepared.error().message()), true);
     entry.job = std::make_unique<GenerateJob>(std::move(id), std::move(*prepared), card_);
     engine::DecodeRequest request = entry.job->sequence();
@@ -201,14 +203,20 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("--model", a.model, "checkpoint directory (default: the demo model)");
   auto* what = app.add_option_group("what to answer (one of)");
   what->add_option("--message", a.message, "one user message; - reads it from standard input");
-  what->add_option("--prompt", a.prompt, "raw prompt text, continued as it is; - reads standard input");
+  what->add_option("--prompt", a.prompt,
+                   "raw prompt text, continued as it is; - reads standard input");
   what->add_option("--chat", a.chat_file, "JSON file with a request of the chat API");
-  what->add_option("--input", a.input, "JSON lines: {\"id\", \"messages\" or \"prompt\", fields of the chat API}");
+  what->add_option("--input", a.input,
+                   "JSON lines: {\"id\", \"messages\" or \"prompt\", fields of the chat API}");
   what->require_option(1);
-  app.add_option("--output", a.output, "where the answers to --input go (default: standard output)");
-  app.add_option("--max-tokens", a.max_tokens, "for requests that do not say")->check(CLI::PositiveNumber);
-  app.add_option("--temperature", a.temperature, "for requests that do not say (default 0: greedy)");
-  app.add_option("--thinking", a.thinking, "for requests that do not say (default: on; off for the demo model)")
+  app.add_option("--output", a.output,
+                 "where the answers to --input go (default: standard output)");
+  app.add_option("--max-tokens", a.max_tokens, "for requests that do not say")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--temperature", a.temperature,
+                 "for requests that do not say (default 0: greedy)");
+  app.add_option("--thinking", a.thinking,
+                 "for requests that do not say (default: on; off for the demo model)")
       ->check(CLI::IsMember({"on", "off"}));
   app.add_option("--threads", a.threads, "CPU threads (default: all usable processors)")
       ->check(CLI::Range(1, 1024));

@@ -42,7 +42,8 @@ std::string GenerateJob::on_token(const engine::TokenEvent& event) {
   std::string text = absorb(stream_.push(event));
   if (event.finish != engine::FinishReason::none || stream_.stopped()) {
     const bool length = event.finish == engine::FinishReason::length && !stream_.stopped();
-    text += absorb(stream_.finish(length ? model::OutputEnd::length : model::OutputEnd::stop_token));
+    text +=
+        absorb(stream_.finish(length ? model::OutputEnd::length : model::OutputEnd::stop_token));
     done_ = true;
   }
   return text;

@@ -15,7 +15,8 @@ struct Entry {
 
 constexpr Entry kCommands[] = {
 #ifdef CEDAR_HAS_GATEWAY
-    {"serve", "serve a model over HTTP and WebSocket, every role in one process", cedar::apps::run_serve},
+    {"serve", "serve a model over HTTP and WebSocket, every role in one process",
+     cedar::apps::run_serve},
     {"chat", "terminal client over WebSocket", cedar::apps::run_chat},
 #endif
     {"generate", "answer one prompt or a file of prompts, no server", cedar::apps::run_generate},
@@ -27,7 +28,8 @@ constexpr Entry kCommands[] = {
 void print_usage(std::FILE* out) {
   std::fputs("usage: cedar COMMAND [OPTIONS]\n\ncommands:\n", out);
   for (const Entry& entry : kCommands) std::fprintf(out, "  %-10s %s\n", entry.name, entry.summary);
-  std::fputs("\n`cedar COMMAND --help` explains a command; `cedar --version` prints the version.\n", out);
+  std::fputs("\n`cedar COMMAND --help` explains a command; `cedar --version` prints the version.\n",
+             out);
 }
 
 }  // namespace

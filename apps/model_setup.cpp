@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 
 class ProgressBar {
  public:
-  explicit ProgressBar(std::string what) : what_(std::move(what)), shown_(isatty(STDERR_FILENO) == 1) {}
+  explicit ProgressBar(std::string what)
+      : what_(std::move(what)), shown_(isatty(STDERR_FILENO) == 1) {}
   ~ProgressBar() {
     if (shown_ && last_percent_ >= 0) std::fputs("\r\033[K", stderr);
   }
@@ -28,7 +29,8 @@ class ProgressBar {
 
   void show(int64_t done, int64_t total) {
     if (!shown_ || total <= 0) return;
-    const int percent = static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
+    const int percent =
+        static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
     if (percent == last_percent_) return;
     last_percent_ = percent;
     constexpr int kWidth = 30;
@@ -86,13 +88,14 @@ Result<ModelFiles> load_model_files(const std::string& directory, int threads, D
   context.pool = &pool;
   context.arena = &arena;
   ProgressBar bar(directory_name(directory));
-  CEDAR_TRY(files.model, engine::load_model(directory, model::Role::all, context,
-                                            [&bar](int64_t done, int64_t total) { bar.show(done, total); }));
+  CEDAR_TRY(files.model,
+            engine::load_model(directory, model::Role::all, context,
+                               [&bar](int64_t done, int64_t total) { bar.show(done, total); }));
   if (files.tokenizer->size() > files.model->config.vocab_size) {
-    return make_error(Errc::invalid_checkpoint,
-                      directory + ": the tokenizer has " + std::to_string(files.tokenizer->size()) +
-                          " ids, the model a vocabulary of " +
-                          std::to_string(files.model->config.vocab_size));
+    return make_error(Errc::invalid_checkpoint, directory + ": the tokenizer has " +
+                                                    std::to_string(files.tokenizer->size()) +
+                                                    " ids, the model a vocabulary of " +
+                                                    std::to_string(files.model->config.vocab_size));
   }
   return files;
 }
@@ -104,7 +107,8 @@ gateway::ModelCard make_model_card(const ModelFiles& files, const std::string& d
   card.name = name.empty() ? directory_name(directory) : name;
   card.tokenizer = files.tokenizer;
   card.vocab_size = config.vocab_size;
-  card.context_tokens = max_context_tokens > 0 ? max_context_tokens : config.max_position_embeddings;
+  card.context_tokens =
+      max_context_tokens > 0 ? max_context_tokens : config.max_position_embeddings;
   card.default_thinking = !is_demo_model(directory);
   card.eos = config.eos_token_id;
   card.created = static_cast<int64_t>(std::time(nullptr));

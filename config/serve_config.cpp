@@ -147,7 +147,8 @@ class Describer {
   std::string result() const { return out_.str(); }
 
  private:
-  void row(const char* key, const std::string& value, const std::string& allowed, const char* help) {
+  void row(const char* key, const std::string& value, const std::string& allowed,
+           const char* help) {
     out_ << "| `" << key << "` | " << value << " | " << allowed << " | " << help << " |\n";
   }
   std::ostringstream out_;

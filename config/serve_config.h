@@ -12,16 +12,16 @@
 namespace cedar::config {
 
 struct ModelSettings {
-  std::string directory;            // empty: the demo model that comes with the program
-  std::string name;                 // id in the API; empty: the directory's name
-  std::vector<std::string> aliases; // further names a request may use
-  std::string thinking = "on";      // "on" or "off": for requests that do not say
+  std::string directory;              // empty: the demo model that comes with the program
+  std::string name;                   // id in the API; empty: the directory's name
+  std::vector<std::string> aliases;   // further names a request may use
+  std::string thinking = "on";        // "on" or "off": for requests that do not say
   int64_t default_max_tokens = 4096;  // for requests that do not say; the context bounds it too
   std::string device = "cpu";
 };
 
 struct EngineSettings {
-  int64_t threads = 0;          // 0: the processors this process may use
+  int64_t threads = 0;  // 0: the processors this process may use
   int64_t max_sequences = 8;
   int64_t kv_pool_blocks = 0;  // 0: max_sequences of full length, at most 1 GiB
   int64_t prefill_chunk_tokens = 512;

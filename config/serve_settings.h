@@ -25,16 +25,20 @@ void visit_settings(Config& c, Visitor& v) {
   v.text("device", c.model.device, "cpu, cuda or cuda:N");
 
   v.table("engine");
-  v.integer("threads", c.engine.threads, 0, 1024, "CPU threads per stage; 0: all usable processors");
+  v.integer("threads", c.engine.threads, 0, 1024,
+            "CPU threads per stage; 0: all usable processors");
   v.integer("max_sequences", c.engine.max_sequences, 1, 65536, "sequences in flight");
   v.integer("kv_pool_blocks", c.engine.kv_pool_blocks, 0, kMany,
             "KV blocks of a stage; 0: max_sequences of full length, at most 1 GiB");
-  v.integer("prefill_chunk_tokens", c.engine.prefill_chunk_tokens, 1, kMany, "rows of an encoder step");
-  v.integer("max_context_tokens", c.engine.max_context_tokens, 0, kMany, "0: what the model allows");
+  v.integer("prefill_chunk_tokens", c.engine.prefill_chunk_tokens, 1, kMany,
+            "rows of an encoder step");
+  v.integer("max_context_tokens", c.engine.max_context_tokens, 0, kMany,
+            "0: what the model allows");
   v.choice("replay", c.engine.replay, {"bounded", "exact"}, "how the decoder rebuilds its windows");
 
   v.table("actors");
-  v.integer("scheduler_threads", c.actors.scheduler_threads, 1, 1024, "threads of the actor scheduler");
+  v.integer("scheduler_threads", c.actors.scheduler_threads, 1, 1024,
+            "threads of the actor scheduler");
   v.integer("max_throughput", c.actors.max_throughput, 1, 100000,
             "messages an actor handles before it yields its thread");
   v.integer("max_queued", c.actors.max_queued, 0, 1000000, "requests waiting for room");

@@ -11,10 +11,10 @@ namespace cedar {
 }  // namespace cedar
 
 /// Always on. The detail (anything convertible to std::string) is only evaluated on failure.
-#define CEDAR_ASSERT(condition, detail)                                                  \
-  do {                                                                                   \
-    if (!(condition)) [[unlikely]]                                                       \
-      ::cedar::assertion_failed(#condition, __FILE__, __LINE__, std::string(detail));    \
+#define CEDAR_ASSERT(condition, detail)                                               \
+  do {                                                                                \
+    if (!(condition)) [[unlikely]]                                                    \
+      ::cedar::assertion_failed(#condition, __FILE__, __LINE__, std::string(detail)); \
   } while (false)
 
 /// Debug builds only: for checks inside inner loops.

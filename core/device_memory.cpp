@@ -14,8 +14,8 @@ namespace {
 
 bool on_cpu(Device device) { return device.kind == DeviceKind::cpu; }
 
-Status move_bytes(Device device, cuda::Direction direction, void* to, const void* from, int64_t bytes,
-                  void* stream) {
+Status move_bytes(Device device, cuda::Direction direction, void* to, const void* from,
+                  int64_t bytes, void* stream) {
   if (bytes < 0) return make_error(Errc::invalid_argument, "copy bytes: " + std::to_string(bytes));
   if (bytes == 0) return {};
   if (!on_cpu(device)) return cuda::copy(device, direction, to, from, bytes, stream);

@@ -16,8 +16,8 @@ enum class Errc : uint8_t {
   not_found = 4,
   io_error = 5,
   out_of_memory = 6,
-  overloaded = 7,         // no room now; a retry later can succeed
-  context_too_long = 8,   // prompt + max_tokens cannot fit the model's context or the KV pool
+  overloaded = 7,        // no room now; a retry later can succeed
+  context_too_long = 8,  // prompt + max_tokens cannot fit the model's context or the KV pool
   deadline_exceeded = 9,
   cancelled = 10,
   unavailable = 11,       // a peer or stage is missing
@@ -34,7 +34,8 @@ bool retryable(Errc code);
 
 struct Error {
   Errc code = Errc::internal;
-  std::string context;  // what and which: "layers.14.attn.wkv.weight: expected [512, 5120], got [512, 448]"
+  std::string
+      context;  // what and which: "layers.14.attn.wkv.weight: expected [512, 5120], got [512, 448]"
 
   /// "invalid_argument: temperature must be in [0, 2], got 7"
   std::string message() const;

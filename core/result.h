@@ -81,13 +81,13 @@ inline Error make_error(Errc code, std::string context) { return Error{code, std
 /// `CEDAR_TRY(auto blocks, pool.allocate(n));` returns the error early. One per line, inside braces.
 #define CEDAR_TRY(declaration, expression) \
   CEDAR_TRY_IMPL(CEDAR_CONCAT(cedar_try_, __LINE__), declaration, expression)
-#define CEDAR_TRY_IMPL(name, declaration, expression)  \
-  auto name = (expression);                            \
+#define CEDAR_TRY_IMPL(name, declaration, expression)    \
+  auto name = (expression);                              \
   if (!name.has_value()) return std::move(name.error()); \
   declaration = std::move(*name)
 
 /// The same for a Status.
-#define CEDAR_CHECK_OK(expression)                                                          \
-  do {                                                                                      \
+#define CEDAR_CHECK_OK(expression)                                                               \
+  do {                                                                                           \
     if (auto cedar_status = (expression); !cedar_status) return std::move(cedar_status.error()); \
   } while (false)

@@ -22,8 +22,8 @@ struct DecodeRequest {
   RequestId id;
   std::vector<TokenId> prompt;
   SamplingParams sampling;
-  int64_t max_new_tokens = 1;             // >= 1
-  std::vector<TokenId> stop_ids;          // besides EOS
+  int64_t max_new_tokens = 1;     // >= 1
+  std::vector<TokenId> stop_ids;  // besides EOS
   bool ignore_eos = false;
 };
 

@@ -15,14 +15,15 @@ namespace cedar::engine {
 
 struct DraftRequest {
   SequenceSlot slot;
-  Position position = 0;  // i: last position the backbone consumed (its context row is in the rings)
-  TokenId next = 0;       // the backbone's token for position i + 1
+  Position position =
+      0;             // i: last position the backbone consumed (its context row is in the rings)
+  TokenId next = 0;  // the backbone's token for position i + 1
   Position window_floor = 0;  // lowest position whose context row exists
 };
 
 struct Draft {
-  std::vector<TokenId> tokens;           // [block] proposed for positions i + 2 ...
-  std::vector<float> confidence;         // [block] raw logits
+  std::vector<TokenId> tokens;             // [block] proposed for positions i + 2 ...
+  std::vector<float> confidence;           // [block] raw logits
   std::vector<std::vector<float>> logits;  // [block][vocab], Markov bias included
 };
 

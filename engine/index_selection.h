@@ -36,7 +36,7 @@ struct SelectionInput {
 
 /// Publishes the layer's top-k list, and its candidate pool if the plan says so.
 Status select_rows(kernels::KernelContext& ctx, const model::ModelConfig& config,
-                   const NumericOptions& numeric, const SelectionInput& in,
-                   SharedAttention& shared, ForwardObserver* observer);
+                   const NumericOptions& numeric, const SelectionInput& in, SharedAttention& shared,
+                   ForwardObserver* observer);
 
 }  // namespace cedar::engine

@@ -99,8 +99,7 @@ Result<Projections> project(kernels::KernelContext& ctx, const model::ModelConfi
                             const float* inv_freq, int64_t rows) {
   Projections out;
   CEDAR_TRY(const kernels::Q8Rows xq, kernels::quantize_q8(ctx, u, rows, config.hidden_size));
-  CEDAR_TRY(out.window_rows,
-            window_rows(ctx, config, weights, xq, positions, inv_freq, rows));
+  CEDAR_TRY(out.window_rows, window_rows(ctx, config, weights, xq, positions, inv_freq, rows));
 
   Bf16* qr = ctx.arena->allocate<Bf16>(rows * config.q_lora_rank);
   CEDAR_CHECK_OK(linear_q8(ctx, weights.wq_a, xq, qr, rows));

@@ -28,9 +28,7 @@ struct DeviceTensor {
 
 struct HcLayerWeights {
   DeviceTensor fn, base, scale;
-  kernels::HcWeights view() const {
-    return {fn.as<float>(), base.as<float>(), scale.as<float>()};
-  }
+  kernels::HcWeights view() const { return {fn.as<float>(), base.as<float>(), scale.as<float>()}; }
 };
 
 struct CompressorWeights {
@@ -76,9 +74,9 @@ struct DrafterWeights {
   std::vector<LayerWeights> stages;
   kernels::PackedWeight main_proj;  // FP8 [hidden, targets * hidden]
   DeviceTensor main_norm, norm;
-  DeviceTensor markov_embed;            // bf16 [vocab, rank]
-  kernels::PackedWeight markov_head;    // bf16 [vocab, rank]
-  kernels::PackedWeight confidence;     // bf16 [1, hidden + rank]
+  DeviceTensor markov_embed;          // bf16 [vocab, rank]
+  kernels::PackedWeight markov_head;  // bf16 [vocab, rank]
+  kernels::PackedWeight confidence;   // bf16 [1, hidden + rank]
 };
 
 struct LoadedModel {
@@ -108,8 +106,8 @@ struct LoadedModel {
 using LoadProgress = std::function<void(int64_t done, int64_t total)>;
 
 /// Errors: those of load_checkpoint, out_of_memory naming need, unsupported device.
-Result<std::shared_ptr<const LoadedModel>> load_model(const std::string& directory, model::Role role,
-                                                      kernels::KernelContext& ctx,
+Result<std::shared_ptr<const LoadedModel>> load_model(const std::string& directory,
+                                                      model::Role role, kernels::KernelContext& ctx,
                                                       const LoadProgress& progress = {});
 
 }  // namespace cedar::engine

@@ -23,8 +23,9 @@ struct NumericOptions {
 struct EngineOptions {
   Device device;
   int threads = 1;
-  int64_t kv_pool_blocks = 0;      // pages of one engine's pool; 0: enough for one sequence of full length
-  int32_t max_sequences = 8;       // sequence slots of one engine
+  int64_t kv_pool_blocks =
+      0;  // pages of one engine's pool; 0: enough for one sequence of full length
+  int32_t max_sequences = 8;           // sequence slots of one engine
   int64_t prefill_chunk_tokens = 512;  // rows of one encoder step, over all requests in it
   int64_t max_context_tokens = 0;      // 0: the model's max_position_embeddings
   ReplayMode replay = ReplayMode::bounded;

@@ -26,17 +26,18 @@ struct ImageRows {
 
 struct PrefillRequest {
   RequestId id;
-  std::vector<TokenId> tokens;      // not empty; every id inside the vocabulary
-  std::vector<ImageRows> images;    // spans of image tokens, in order
+  std::vector<TokenId> tokens;    // not empty; every id inside the vocabulary
+  std::vector<ImageRows> images;  // spans of image tokens, in order
 };
 
 /// What one step did for one request.
 struct PrefillEvent {
   RequestId id;
-  int64_t rows = 0;          // prompt rows computed in this step
-  Position computed = 0;     // prompt rows computed so far
-  int64_t blocks_ready = 0;  // leading KV blocks whose rows are all written (the last, open one included
-                             // once the prompt is finished)
+  int64_t rows = 0;       // prompt rows computed in this step
+  Position computed = 0;  // prompt rows computed so far
+  int64_t blocks_ready =
+      0;  // leading KV blocks whose rows are all written (the last, open one included
+          // once the prompt is finished)
   bool finished = false;
 };
 

@@ -12,9 +12,8 @@ Status check_prompt(const model::ModelConfig& config, std::span<const TokenId> t
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || tokens[i] >= config.vocab_size) {
       return make_error(Errc::invalid_argument,
-                        "prompt[" + std::to_string(i) + "]: token id " +
-                            std::to_string(tokens[i]) + " is outside the vocabulary of " +
-                            std::to_string(config.vocab_size));
+                        "prompt[" + std::to_string(i) + "]: token id " + std::to_string(tokens[i]) +
+                            " is outside the vocabulary of " + std::to_string(config.vocab_size));
     }
   }
   return {};
@@ -23,14 +22,14 @@ Status check_prompt(const model::ModelConfig& config, std::span<const TokenId> t
 Status check_capacity(const EngineOptions& options, const SequenceStore& store, int64_t tokens,
                       int64_t blocks) {
   if (tokens > options.max_context_tokens) {
-    return make_error(Errc::context_too_long,
-                      std::to_string(tokens) + " tokens needed, the context holds " +
-                          std::to_string(options.max_context_tokens));
+    return make_error(Errc::context_too_long, std::to_string(tokens) +
+                                                  " tokens needed, the context holds " +
+                                                  std::to_string(options.max_context_tokens));
   }
   if (blocks > store.pool().total()) {
-    return make_error(Errc::context_too_long,
-                      std::to_string(blocks) + " KV blocks needed, the pool holds " +
-                          std::to_string(store.pool().total()));
+    return make_error(Errc::context_too_long, std::to_string(blocks) +
+                                                  " KV blocks needed, the pool holds " +
+                                                  std::to_string(store.pool().total()));
   }
   return {};
 }

@@ -76,8 +76,8 @@ TokenId argmax(std::span<const float> values) {
 std::vector<TokenLogprob> filter(std::span<const float> scaled, const SamplingParams& params) {
   const float total = log_sum_exp(scaled);
   const float peak = *std::max_element(scaled.begin(), scaled.end());
-  const float floor = params.min_p > 0 ? peak + std::log(params.min_p)
-                                       : -std::numeric_limits<float>::infinity();
+  const float floor =
+      params.min_p > 0 ? peak + std::log(params.min_p) : -std::numeric_limits<float>::infinity();
   std::vector<TokenLogprob> kept;
   for (size_t i = 0; i < scaled.size(); ++i) {
     if (scaled[i] >= floor && scaled[i] > -std::numeric_limits<float>::infinity()) {
@@ -125,7 +125,8 @@ Status validate(const SamplingParams& p, int64_t vocab_size) {
     return out_of_range("top_logprobs", "in [0, 20]", p.logprobs);
   }
   for (const auto& [id, bias] : p.logit_bias) {
-    if (id < 0 || id >= vocab_size) return out_of_range("logit_bias", "a token id of the model", id);
+    if (id < 0 || id >= vocab_size)
+      return out_of_range("logit_bias", "a token id of the model", id);
     if (outside(bias, -100, 100)) return out_of_range("logit_bias", "in [-100, 100]", bias);
   }
   return {};
@@ -185,8 +186,9 @@ Result<SampledToken> sample(std::span<const float> raw, const SamplingParams& pa
     }
   }
   if (params.logprobs >= 0) {
-    result.logprob = std::min(raw[static_cast<size_t>(result.token)],
-                              std::numeric_limits<float>::max()) - normaliser;
+    result.logprob =
+        std::min(raw[static_cast<size_t>(result.token)], std::numeric_limits<float>::max()) -
+        normaliser;
   }
   return result;
 }

@@ -14,10 +14,10 @@
 namespace cedar::engine {
 
 struct SamplingParams {
-  float temperature = 1.0F;  // [0, 2]; below 1e-5: greedy
-  float top_p = 1.0F;        // (0, 1]
-  int32_t top_k = 0;         // 0 or -1: off
-  float min_p = 0.0F;        // [0, 1]
+  float temperature = 1.0F;         // [0, 2]; below 1e-5: greedy
+  float top_p = 1.0F;               // (0, 1]
+  int32_t top_k = 0;                // 0 or -1: off
+  float min_p = 0.0F;               // [0, 1]
   float presence_penalty = 0.0F;    // [-2, 2]
   float frequency_penalty = 0.0F;   // [-2, 2]
   float repetition_penalty = 1.0F;  // > 0
@@ -38,8 +38,8 @@ struct TokenLogprob {
 
 struct SampledToken {
   TokenId token = 0;
-  std::optional<float> logprob;      // log-softmax of the raw logits
-  std::vector<TokenLogprob> top;     // best first
+  std::optional<float> logprob;   // log-softmax of the raw logits
+  std::vector<TokenLogprob> top;  // best first
 };
 
 /// `prompt` and `output` are the tokens so far, `stop_ids` those that min_tokens masks (EOS first).

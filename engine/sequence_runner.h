@@ -36,7 +36,7 @@ class SequenceRunner {
     bool every_row = false;              // logits of all rows instead of the last
   };
   struct Output {
-    std::vector<std::vector<float>> logits;    // [rows or 1][vocab]
+    std::vector<std::vector<float>> logits;      // [rows or 1][vocab]
     std::vector<std::vector<Bf16>> main_hidden;  // [rows][targets * hidden]; models with a drafter
   };
   /// One step over all chunks. REQUIRES: distinct slots.

@@ -55,9 +55,9 @@ class SequenceStore {
   int64_t window_ = 0;
   KvBlockPool pool_;
   LayerId first_layer_ = 0;
-  std::vector<Buffer> rings_;        // per layer: [slots, window, window_row_bytes]
+  std::vector<Buffer> rings_;  // per layer: [slots, window, window_row_bytes]
   std::vector<Buffer> extra_rings_;
-  std::vector<Pending> pending_;     // per KV source
+  std::vector<Pending> pending_;             // per KV source
   std::vector<std::vector<BlockId>> pages_;  // per slot
   std::vector<SequenceSlot> free_slots_;
 };

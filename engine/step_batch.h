@@ -16,8 +16,8 @@ namespace cedar::engine {
 /// Consecutive rows of one sequence in a step.
 struct BatchSequence {
   SequenceSlot slot;
-  Position start = 0;            // position of the first row
-  std::vector<TokenId> tokens;   // of the rows
+  Position start = 0;           // position of the first row
+  std::vector<TokenId> tokens;  // of the rows
   /// Compressed n-gram history is derived from the tokens before `start`, oldest first, at most
   /// max_ngram - 1 of them.
   std::vector<TokenId> history;
@@ -34,11 +34,11 @@ struct BatchSequence {
 struct CompressPlan {
   int64_t ratio = 0;
   int64_t groups = 0;
-  const int32_t* members = nullptr;       // [groups, ratio], see kernels/compress.h
-  const int32_t* pending_rows = nullptr;  // [groups, ratio]
-  const int64_t* positions = nullptr;     // [groups] rotary position: first token of the group
-  const int64_t* targets = nullptr;       // [groups] row inside the sequence
-  const int32_t* sequences = nullptr;     // [groups]
+  const int32_t* members = nullptr;         // [groups, ratio], see kernels/compress.h
+  const int32_t* pending_rows = nullptr;    // [groups, ratio]
+  const int64_t* positions = nullptr;       // [groups] rotary position: first token of the group
+  const int64_t* targets = nullptr;         // [groups] row inside the sequence
+  const int32_t* sequences = nullptr;       // [groups]
   const int32_t* pending_target = nullptr;  // [rows] row of the pending buffers, -1: not kept
 };
 
@@ -56,17 +56,18 @@ struct StepBatch {
   int64_t rows = 0;
   std::vector<int64_t> positions_host;
 
-  const int32_t* ids = nullptr;         // [rows]
-  const int64_t* positions = nullptr;   // [rows]
-  const int32_t* row_sequence = nullptr;  // [rows] index into sequences
-  const uint8_t* image_mask = nullptr;  // [rows]; null when no row is part of an image
+  const int32_t* ids = nullptr;                // [rows]
+  const int64_t* positions = nullptr;          // [rows]
+  const int32_t* row_sequence = nullptr;       // [rows] index into sequences
+  const uint8_t* image_mask = nullptr;         // [rows]; null when no row is part of an image
   const kernels::WindowSpan* spans = nullptr;  // [rows]
-  const int32_t* ring_slots = nullptr;  // [rows] -1 for rows that a later row of the step overwrites
+  const int32_t* ring_slots =
+      nullptr;  // [rows] -1 for rows that a later row of the step overwrites
   const int32_t* page_table = nullptr;  // [sequences, max_pages]
   int64_t max_pages = 0;
   const int64_t* boundary_targets = nullptr;  // [rows] ratio-1 target row; -1: not stored
-  std::vector<CompressPlan> compress;   // one per distinct ratio > 1
-  std::vector<RatioView> ratios;        // one per distinct ratio >= 1
+  std::vector<CompressPlan> compress;         // one per distinct ratio > 1
+  std::vector<RatioView> ratios;              // one per distinct ratio >= 1
 
   const CompressPlan& compress_for(int64_t ratio) const;
   const RatioView& ratio(int64_t ratio) const;

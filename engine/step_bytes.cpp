@@ -46,15 +46,16 @@ StepBytes decode_step_bytes(const LoadedModel& model, int64_t sequences, int64_t
   StepBytes out;
   const int64_t window = std::min(context, model.config.sliding_window);
   for (const model::LayerPlan& plan : model.plan.layers) {
-    out.weights += layer_weight_bytes(model, *model.layers[static_cast<size_t>(plan.id)], sequences);
+    out.weights +=
+        layer_weight_bytes(model, *model.layers[static_cast<size_t>(plan.id)], sequences);
     out.kv += window * model.layout.window_row_bytes;
     if (plan.ratio == 0) continue;
     const int64_t visible = context / plan.ratio;
     out.kv += std::min(visible, model.config.index_topk) * model.layout.main_row_bytes;
     if (!plan.scores()) continue;
     const int64_t pool = model.config.candidate_topk_blocks * model.config.candidate_block_size;
-    out.kv += (plan.uses_candidates ? std::min(visible, pool) : visible) *
-              model.layout.index_row_bytes;
+    out.kv +=
+        (plan.uses_candidates ? std::min(visible, pool) : visible) * model.layout.index_row_bytes;
   }
   out.kv *= sequences;
   out.weights += model.head->bytes();
@@ -70,16 +71,16 @@ double prefill_row_flops(const LoadedModel& model, int64_t context) {
       weights += static_cast<double>(weight.out * weight.in);
     });
     const int64_t copies = model.config.hc_mult;
-    weights += static_cast<double>(2 * (2 * copies + copies * copies) * copies *
-                                   model.config.hidden_size);
+    weights +=
+        static_cast<double>(2 * (2 * copies + copies * copies) * copies * model.config.hidden_size);
     weights += static_cast<double>(expert_weights(w.shared));
-    weights += static_cast<double>(model.config.num_experts_per_tok *
-                                   expert_weights(w.experts.front()));
+    weights +=
+        static_cast<double>(model.config.num_experts_per_tok * expert_weights(w.experts.front()));
     const model::LayerPlan& plan = model.plan.layers[static_cast<size_t>(layer)];
     int64_t rows = std::min(context, model.config.sliding_window);
     if (plan.ratio > 0) rows += std::min(context / plan.ratio, model.config.index_topk);
-    attention += static_cast<double>(rows * model.config.num_attention_heads *
-                                     model.config.head_dim * 2);
+    attention +=
+        static_cast<double>(rows * model.config.num_attention_heads * model.config.head_dim * 2);
     if (plan.scores()) {
       attention += static_cast<double>(context / plan.ratio * model.config.index_n_heads *
                                        model.config.index_head_dim);

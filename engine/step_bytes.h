@@ -9,7 +9,7 @@ namespace cedar::engine {
 
 struct StepBytes {
   int64_t weights = 0;  // every weight of the layers once, plus the experts chosen
-  int64_t kv = 0;       // window and selected global rows, index keys of layers that score all of them
+  int64_t kv = 0;  // window and selected global rows, index keys of layers that score all of them
 
   int64_t total() const { return weights + kv; }
 };

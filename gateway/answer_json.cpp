@@ -98,9 +98,9 @@ std::string message_json(const FinishedChoice& choice) {
     text += R"(,"tool_calls":[)";
     for (size_t i = 0; i < message.calls.size(); ++i) {
       if (i > 0) text += ',';
-      text += R"({"id":)" + json_string(random_id("call_")) + R"(,"type":"function","function":{"name":)" +
-              json_string(message.calls[i].name) + R"(,"arguments":)" +
-              json_string(message.calls[i].arguments) + "}}";
+      text += R"({"id":)" + json_string(random_id("call_")) +
+              R"(,"type":"function","function":{"name":)" + json_string(message.calls[i].name) +
+              R"(,"arguments":)" + json_string(message.calls[i].arguments) + "}}";
     }
     text += ']';
   }
@@ -196,7 +196,8 @@ std::string delta_json(const model::OutputSegment& segment, CallIds& calls) {
 }
 
 std::string chunk_json(const AnswerHead& head, const ChunkChoice& choice, std::string_view usage) {
-  std::string text = head_fields(head, true) + R"(,"choices":[{"index":)" + std::to_string(choice.index);
+  std::string text =
+      head_fields(head, true) + R"(,"choices":[{"index":)" + std::to_string(choice.index);
   if (head.kind == ApiKind::chat) {
     text += R"(,"delta":)" + choice.delta;
   } else {
@@ -232,12 +233,14 @@ std::string answer_json(const AnswerHead& head, const std::vector<FinishedChoice
     if (request.return_token_ids) text += R"(,"token_ids":)" + token_ids_json(choice.tokens);
     text += R"(,"finish_reason":)" + reason_json(choice.finish_reason) + '}';
   }
-  return text + R"(],"usage":)" + usage_json(usage) + R"(,"seed":)" + std::to_string(head.seed) + '}';
+  return text + R"(],"usage":)" + usage_json(usage) + R"(,"seed":)" + std::to_string(head.seed) +
+         '}';
 }
 
 std::string model_json(const ModelCard& card, std::string_view id) {
-  return R"({"id":)" + json_string(id) + R"(,"object":"model","created":)" + std::to_string(card.created) +
-         R"(,"owned_by":"cedar","max_model_len":)" + std::to_string(card.context_tokens) + '}';
+  return R"({"id":)" + json_string(id) + R"(,"object":"model","created":)" +
+         std::to_string(card.created) + R"(,"owned_by":"cedar","max_model_len":)" +
+         std::to_string(card.context_tokens) + '}';
 }
 
 std::string models_json(const ModelCard& card) {

@@ -60,10 +60,10 @@ std::string delta_json(const model::OutputSegment& segment, CallIds& calls);
 /// One choice inside a chunk.
 struct ChunkChoice {
   int64_t index = 0;
-  std::string delta = "{}";      // chat; as delta_json makes it
-  std::string text;              // completion
+  std::string delta = "{}";  // chat; as delta_json makes it
+  std::string text;          // completion
   std::string logprobs = "null";
-  std::string token_ids;         // a JSON list; empty: absent
+  std::string token_ids;           // a JSON list; empty: absent
   std::string_view finish_reason;  // empty: null
 };
 /// `usage`: a JSON object or "null"; empty: absent.

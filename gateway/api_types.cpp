@@ -16,7 +16,8 @@ void read_model(FieldReader& fields, const ModelCard& card) {
   std::string name;
   fields.text("model", 1024, name);
   if (!card.answers_to(name)) {
-    fields.absorb(make_error(Errc::not_found, "model: this server does not serve the requested model"));
+    fields.absorb(
+        make_error(Errc::not_found, "model: this server does not serve the requested model"));
   }
 }
 
@@ -34,12 +35,13 @@ void read_logit_bias(FieldReader& fields, int64_t vocab_size, engine::SamplingPa
     int64_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= vocab_size) {
-      return fields.complain("logit_bias", "keys must be token ids in [0, " +
-                                               std::to_string(vocab_size) + ")");
+      return fields.complain("logit_bias",
+                             "keys must be token ids in [0, " + std::to_string(vocab_size) + ")");
     }
     const double bias = value.is_number() ? value.get<double>() : 1000.0;
     if (!(bias >= -100 && bias <= 100)) {
-      return fields.complain("logit_bias", "values must be numbers in [-100, 100], got " + describe(value));
+      return fields.complain("logit_bias",
+                             "values must be numbers in [-100, 100], got " + describe(value));
     }
     sampling.logit_bias.emplace_back(static_cast<TokenId>(id), static_cast<float>(bias));
   }
@@ -158,7 +160,8 @@ void read_thinking(FieldReader& fields, model::ChatOptions& chat) {
 
 void read_tools(FieldReader& fields, ApiRequest& request) {
   if (const Json* tools = fields.find("tools")) {
-    if (!tools->is_array()) return fields.complain("tools", "must be a list, got " + describe(*tools));
+    if (!tools->is_array())
+      return fields.complain("tools", "must be a list, got " + describe(*tools));
     if (tools->size() > kMaxTools) {
       return fields.complain("tools", "must have at most " + std::to_string(kMaxTools) +
                                           " entries, got " + std::to_string(tools->size()));
@@ -167,11 +170,13 @@ void read_tools(FieldReader& fields, ApiRequest& request) {
   }
   if (const Json* choice = fields.find("tool_choice")) {
     if (!choice->is_string() && !choice->is_object()) {
-      return fields.complain("tool_choice", "must be a string or an object, got " + describe(*choice));
+      return fields.complain("tool_choice",
+                             "must be a string or an object, got " + describe(*choice));
     }
     if (*choice != "none" && *choice != "auto") {
-      fields.absorb(make_error(Errc::unsupported,
-                               "tool_choice: only none and auto are supported; calls cannot be forced"));
+      fields.absorb(
+          make_error(Errc::unsupported,
+                     "tool_choice: only none and auto are supported; calls cannot be forced"));
     }
     request.tool_choice = *choice;
   }
@@ -194,9 +199,10 @@ void read_response_format(FieldReader& fields, ApiRequest& request) {
     inner.boolean("strict", strict);
     nested.absorb(inner.status());
     if (strict) {
-      nested.absorb(make_error(Errc::unsupported,
-                               "response_format.json_schema.strict: the schema is given to the model "
-                               "but not enforced; send strict: false"));
+      nested.absorb(
+          make_error(Errc::unsupported,
+                     "response_format.json_schema.strict: the schema is given to the model "
+                     "but not enforced; send strict: false"));
     }
   } else if (type == "json_schema") {
     nested.complain("json_schema", "is missing");
@@ -218,7 +224,8 @@ void read_prompt(FieldReader& fields, const ModelCard& card, ApiRequest& request
     return;
   }
   if (!prompt->is_array()) {
-    return fields.complain("prompt", "must be a string or a list of token ids, got " + describe(*prompt));
+    return fields.complain("prompt",
+                           "must be a string or a list of token ids, got " + describe(*prompt));
   }
   if (!prompt->empty() && (prompt->front().is_string() || prompt->front().is_array())) {
     return fields.absorb(make_error(Errc::unsupported, "prompt: one prompt per request, got " +
@@ -240,7 +247,8 @@ Result<Json> read_body(std::string_view text) {
   }
   Json body = std::move(*read);
   if (!body.is_object()) {
-    return make_error(Errc::invalid_argument, "the body must be a JSON object, got " + describe(body));
+    return make_error(Errc::invalid_argument,
+                      "the body must be a JSON object, got " + describe(body));
   }
   return body;
 }

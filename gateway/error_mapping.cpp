@@ -65,7 +65,8 @@ ApiError to_api_error(const Error& error) {
 }
 
 std::string error_object(const ApiError& error) {
-  std::string text = R"({"message":)" + json_string(error.message) + R"(,"type":)" + json_string(error.type);
+  std::string text =
+      R"({"message":)" + json_string(error.message) + R"(,"type":)" + json_string(error.type);
   text += R"(,"param":)" + (error.param.empty() ? std::string("null") : json_string(error.param));
   text += R"(,"code":)" + json_string(error.type) + '}';
   return text;

@@ -11,9 +11,9 @@ namespace cedar::gateway {
 
 struct ApiError {
   int status = 500;
-  std::string type;     // also the error's `code`
+  std::string type;  // also the error's `code`
   std::string message;
-  std::string param;    // the field to blame; empty: null
+  std::string param;      // the field to blame; empty: null
   int retry_after_s = 0;  // > 0: for the Retry-After header
 };
 

@@ -17,7 +17,8 @@ std::optional<int64_t> as_integer(const Json& value) {
   if (value.is_number_integer()) return value.get<int64_t>();
   if (value.is_number_float()) {
     const double number = value.get<double>();
-    if (number == std::floor(number) && std::abs(number) < 9e15) return static_cast<int64_t>(number);
+    if (number == std::floor(number) && std::abs(number) < 9e15)
+      return static_cast<int64_t>(number);
   }
   return std::nullopt;
 }
@@ -80,7 +81,8 @@ void FieldReader::number(const char* name, float min, float max, float& value, b
   if (field == nullptr) return;
   if (!field->is_number()) return complain(name, "must be a number, got " + describe(*field));
   const double number = field->get<double>();
-  const bool low = open_min ? number <= static_cast<double>(min) : number < static_cast<double>(min);
+  const bool low =
+      open_min ? number <= static_cast<double>(min) : number < static_cast<double>(min);
   if (low || number > static_cast<double>(max)) {
     return complain(name, std::string("must be in ") + (open_min ? "(" : "[") + plain(min) + ", " +
                               plain(max) + "], got " + describe(*field));
@@ -135,8 +137,8 @@ void FieldReader::token_ids(const char* name, const Json& list, int64_t vocab_si
   for (const Json& item : list) {
     const auto id = as_integer(item);
     if (!id || *id < 0 || *id >= vocab_size) {
-      return complain(name, "must hold ids in [0, " + std::to_string(vocab_size) + "), got " +
-                                describe(item));
+      return complain(
+          name, "must hold ids in [0, " + std::to_string(vocab_size) + "), got " + describe(item));
     }
     result.push_back(static_cast<TokenId>(*id));
   }

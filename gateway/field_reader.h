@@ -35,7 +35,8 @@ class FieldReader {
   /// A list of token ids below `vocab_size`.
   void token_ids(const char* name, int64_t vocab_size, std::vector<TokenId>& value);
   /// The same for a list that was found elsewhere; `name` is for complaints.
-  void token_ids(const char* name, const Json& list, int64_t vocab_size, std::vector<TokenId>& value);
+  void token_ids(const char* name, const Json& list, int64_t vocab_size,
+                 std::vector<TokenId>& value);
   /// A nested object; null when absent.
   const Json* object(const char* name);
 

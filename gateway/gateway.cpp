@@ -21,7 +21,8 @@ constexpr int64_t kMaxFinishedBytes = int64_t{64} << 20;
 
 }  // namespace
 
-GatewayContext::GatewayContext(GatewayOptions o, ModelCard c, actors::Client& cl, monitoring::Metrics& m)
+GatewayContext::GatewayContext(GatewayOptions o, ModelCard c, actors::Client& cl,
+                               monitoring::Metrics& m)
     : options(std::move(o)),
       card(std::move(c)),
       client(cl),
@@ -46,8 +47,8 @@ struct Gateway::Impl {
   bool stopped = false;
 };
 
-Result<std::unique_ptr<Gateway>> Gateway::start(const GatewayOptions& options, const ModelCard& card,
-                                                actors::Client& client,
+Result<std::unique_ptr<Gateway>> Gateway::start(const GatewayOptions& options,
+                                                const ModelCard& card, actors::Client& client,
                                                 monitoring::Metrics& metrics) {
   auto impl = std::make_unique<Impl>(options, card, client, metrics);
   impl->listener = std::make_shared<Listener>(*impl->context);

@@ -18,8 +18,9 @@ class Gateway {
   /// Listens and serves on threads of its own. `client` must live until finish_stop() returns; the gateway
   /// must live until the last request's sink has been called. `metrics` must outlive both.
   /// Errors: invalid_argument, io_error (the address).
-  static Result<std::unique_ptr<Gateway>> start(const GatewayOptions& options, const ModelCard& card,
-                                                actors::Client& client, monitoring::Metrics& metrics);
+  static Result<std::unique_ptr<Gateway>> start(const GatewayOptions& options,
+                                                const ModelCard& card, actors::Client& client,
+                                                monitoring::Metrics& metrics);
   /// As finish_stop(0).
   ~Gateway();
   Gateway(const Gateway&) = delete;

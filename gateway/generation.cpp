@@ -47,8 +47,8 @@ std::shared_ptr<Generation> Generation::start(GatewayContext& context,
                                               boost::asio::any_io_executor executor,
                                               PreparedRequest request,
                                               std::shared_ptr<GenerationObserver> observer) {
-  std::shared_ptr<Generation> generation(new Generation(
-      context, std::move(executor), std::move(request), std::move(observer)));
+  std::shared_ptr<Generation> generation(
+      new Generation(context, std::move(executor), std::move(request), std::move(observer)));
   generation->submit();
   return generation;
 }
@@ -145,7 +145,8 @@ void Generation::on_finished(size_t index, const actors::FinishedEvent& event) {
       }
       break;
   }
-  const bool all = std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.finished; });
+  const bool all =
+      std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.finished; });
   if (all) finish();
 }
 
@@ -188,7 +189,9 @@ Usage Generation::usage() const {
 
 void Generation::measure(size_t tokens) {
   const auto now = Clock::now();
-  const auto seconds = [](auto duration) { return std::chrono::duration<double>(duration).count(); };
+  const auto seconds = [](auto duration) {
+    return std::chrono::duration<double>(duration).count();
+  };
   if (last_token_ == Clock::time_point{}) {
     context_.metrics.observe_first_token(seconds(now - begin_));
   } else if (tokens > 0) {

@@ -37,7 +37,8 @@ class GenerationObserver {
   virtual void on_piece(int64_t choice, const TextPiece& piece) = 0;
   virtual void on_choice_end(int64_t choice, std::string_view finish_reason) = 0;
   /// `error` is set when `status` is failed.
-  virtual void on_end(EndStatus status, const Usage& usage, const std::optional<ApiError>& error) = 0;
+  virtual void on_end(EndStatus status, const Usage& usage,
+                      const std::optional<ApiError>& error) = 0;
   /// A batch of the calls above is over: a good moment to write.
   virtual void on_batch_end() = 0;
 };
@@ -45,7 +46,8 @@ class GenerationObserver {
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
   /// Starts at once. `context` must outlive the generation.
-  static std::shared_ptr<Generation> start(GatewayContext& context, boost::asio::any_io_executor executor,
+  static std::shared_ptr<Generation> start(GatewayContext& context,
+                                           boost::asio::any_io_executor executor,
                                            PreparedRequest request,
                                            std::shared_ptr<GenerationObserver> observer);
 
@@ -69,8 +71,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   };
   class Sink;
 
-  Generation(GatewayContext& context, boost::asio::any_io_executor executor, PreparedRequest request,
-             std::shared_ptr<GenerationObserver> observer);
+  Generation(GatewayContext& context, boost::asio::any_io_executor executor,
+             PreparedRequest request, std::shared_ptr<GenerationObserver> observer);
 
   void submit();
   /// From any thread.
@@ -101,7 +103,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     size_t choice;
     actors::StreamEvent event;
   };
-  std::mutex mutex_;            // of the two below: actors write, the executor reads
+  std::mutex mutex_;  // of the two below: actors write, the executor reads
   std::vector<Posted> posted_;
   bool drain_scheduled_ = false;
 };

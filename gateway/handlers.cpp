@@ -78,8 +78,9 @@ HttpResponse tokenize(std::string_view body, const ModelCard& card) {
   const auto tokens = tokens_of(std::move(*json), card);
   if (!tokens) return refuse(tokens.error());
   HttpResponse response;
-  response.body = R"({"tokens":)" + list_of(*tokens) + R"(,"count":)" + std::to_string(tokens->size()) +
-                  R"(,"max_model_len":)" + std::to_string(card.context_tokens) + '}';
+  response.body = R"({"tokens":)" + list_of(*tokens) + R"(,"count":)" +
+                  std::to_string(tokens->size()) + R"(,"max_model_len":)" +
+                  std::to_string(card.context_tokens) + '}';
   return response;
 }
 
@@ -125,7 +126,8 @@ HttpResponse answer_get(const Route& route, GatewayContext& context) {
       response.body = context.metrics.scrape(gauges_of(stats));
       break;
     case Endpoint::wrong_method:
-      response = error_response(http_error(405, "method not allowed here; allowed: " + route.argument));
+      response =
+          error_response(http_error(405, "method not allowed here; allowed: " + route.argument));
       response.headers.emplace_back("Allow", route.argument);
       break;
     default: return error_response(http_error(404, "no such path"));

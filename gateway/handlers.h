@@ -11,7 +11,8 @@
 namespace cedar::gateway {
 
 /// Body text to a prepared request. On a compute thread. Errors: those of the API.
-Result<PreparedRequest> read_generate_request(ApiKind kind, std::string_view body, const ModelCard& card);
+Result<PreparedRequest> read_generate_request(ApiKind kind, std::string_view body,
+                                              const ModelCard& card);
 /// The same for a body that is parsed already.
 Result<PreparedRequest> read_generate_json(ApiKind kind, Json body, const ModelCard& card);
 

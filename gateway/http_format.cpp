@@ -52,7 +52,8 @@ std::string format_chunk(std::string_view piece) {
 
 std::string clean_request_id(std::string_view value) {
   constexpr size_t kLongest = 128;
-  const bool visible = std::all_of(value.begin(), value.end(), [](char c) { return c > 0x20 && c < 0x7F; });
+  const bool visible =
+      std::all_of(value.begin(), value.end(), [](char c) { return c > 0x20 && c < 0x7F; });
   return visible && value.size() <= kLongest ? std::string(value) : std::string();
 }
 

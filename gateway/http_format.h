@@ -13,9 +13,9 @@ std::string_view reason_phrase(int status);
 
 struct HeadOptions {
   bool keep_alive = true;
-  bool chunked = false;         // else Content-Length, unless `until_close`
-  bool until_close = false;     // HTTP/1.0 stream: the body ends with the connection
-  std::string request_id;       // echoed when not empty
+  bool chunked = false;      // else Content-Length, unless `until_close`
+  bool until_close = false;  // HTTP/1.0 stream: the body ends with the connection
+  std::string request_id;    // echoed when not empty
 };
 
 /// Status line and headers, with the empty line.

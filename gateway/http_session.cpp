@@ -74,8 +74,9 @@ void HttpSession::read_header() {
   state_ = State::reading;
   arm_reading(context_.options.http.header_timeout);
   request_read_pending_ = true;
-  http::async_read_header(socket_, buffer_, *parser_,
-                          [self = shared_from_this()](ErrorCode error, size_t) { self->on_header(error); });
+  http::async_read_header(
+      socket_, buffer_, *parser_,
+      [self = shared_from_this()](ErrorCode error, size_t) { self->on_header(error); });
 }
 
 void HttpSession::on_header(ErrorCode error) {
@@ -87,7 +88,8 @@ void HttpSession::on_header(ErrorCode error) {
   head_only_ = request.method() == http::verb::head;
   chunked_ = request.version() >= 11;
   const auto id = request.find("X-Request-Id");
-  request_id_ = id == request.end() ? std::string() : clean_request_id({id->value().data(), id->value().size()});
+  request_id_ = id == request.end() ? std::string()
+                                    : clean_request_id({id->value().data(), id->value().size()});
   const auto method = request.method_string();
   const auto target = request.target();
   route_ = find_route({method.data(), method.size()}, {target.data(), target.size()});
@@ -117,13 +119,13 @@ void HttpSession::refuse_broken(ErrorCode error) {
   keep_alive_ = false;
   head_only_ = false;
   if (error == http::error::header_limit) {
-    respond(error_response(http_error(431, "the header is longer than " +
-                                               std::to_string(context_.options.http.max_header_bytes) +
-                                               " bytes")));
+    respond(error_response(
+        http_error(431, "the header is longer than " +
+                            std::to_string(context_.options.http.max_header_bytes) + " bytes")));
   } else if (error == http::error::body_limit) {
-    respond(error_response(http_error(413, "the body is longer than " +
-                                               std::to_string(context_.options.http.max_body_bytes) +
-                                               " bytes")));
+    respond(error_response(
+        http_error(413, "the body is longer than " +
+                            std::to_string(context_.options.http.max_body_bytes) + " bytes")));
   } else if (error.category() == http::make_error_code(http::error::bad_method).category() &&
              error != http::error::end_of_stream && error != http::error::partial_message) {
     respond(error_response(http_error(400, "not a valid HTTP request: " + error.message())));
@@ -143,7 +145,8 @@ void HttpSession::handle_request() {
     case Endpoint::tokenize:
     case Endpoint::detokenize:
       watch_client();
-      asio::post(context_.compute, [self = shared_from_this(), body = std::move(parser_->get().body())] {
+      asio::post(context_.compute, [self = shared_from_this(),
+                                    body = std::move(parser_->get().body())] {
         const auto work = self->route_.endpoint == Endpoint::tokenize ? tokenize : detokenize;
         asio::post(self->executor(), [self, response = work(body, self->context_.card)]() mutable {
           self->respond(std::move(response));
@@ -156,12 +159,13 @@ void HttpSession::handle_request() {
 
 void HttpSession::handle_generate(ApiKind kind) {
   watch_client();
-  asio::post(context_.compute, [self = shared_from_this(), kind, body = std::move(parser_->get().body())] {
-    auto prepared = read_generate_request(kind, body, self->context_.card);
-    asio::post(self->executor(), [self, prepared = std::move(prepared)]() mutable {
-      self->start_generation(std::move(prepared));
-    });
-  });
+  asio::post(context_.compute,
+             [self = shared_from_this(), kind, body = std::move(parser_->get().body())] {
+               auto prepared = read_generate_request(kind, body, self->context_.card);
+               asio::post(self->executor(), [self, prepared = std::move(prepared)]() mutable {
+                 self->start_generation(std::move(prepared));
+               });
+             });
 }
 
 void HttpSession::start_generation(Result<PreparedRequest> prepared) {
@@ -291,8 +295,9 @@ void HttpSession::write_next() {
   writing_ = true;
   in_flight_.swap(out_);
   arm_writing();
-  asio::async_write(socket_, asio::buffer(in_flight_),
-                    [self = shared_from_this()](ErrorCode error, size_t) { self->on_written(error); });
+  asio::async_write(
+      socket_, asio::buffer(in_flight_),
+      [self = shared_from_this()](ErrorCode error, size_t) { self->on_written(error); });
 }
 
 void HttpSession::on_written(ErrorCode error) {

@@ -83,8 +83,8 @@ class HttpSession final : public HttpWriter,
   Route route_;
   std::string request_id_;
   std::string idle_piece_;
-  std::string out_;       // not handed to the socket yet
-  std::string in_flight_; // being written
+  std::string out_;        // not handed to the socket yet
+  std::string in_flight_;  // being written
   State state_ = State::idle;
   bool request_read_pending_ = false;  // a header or a body is being read
   bool reading_ahead_ = false;         // a read is pending while no request is expected

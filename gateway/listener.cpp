@@ -68,7 +68,8 @@ void Listener::accept() {
           return self->accept();
         }
         log::warn("gateway", "accept failed", {{"error", error.message()}});
-        auto timer = std::make_shared<asio::steady_timer>(self->acceptor_.get_executor(), kAcceptPause);
+        auto timer =
+            std::make_shared<asio::steady_timer>(self->acceptor_.get_executor(), kAcceptPause);
         timer->async_wait([self, timer](boost::system::error_code) { self->accept(); });
       });
 }

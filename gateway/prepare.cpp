@@ -23,7 +23,8 @@ Error without_content(Error error) {
 Error in_clients_terms(Error error, const ApiRequest& api, bool message_put_in_front) {
   std::string& context = error.context;
   const auto drop_prefix = [&context](std::string_view prefix, std::string_view field) {
-    if (context.rfind(std::string(prefix) + std::string(field), 0) == 0) context.erase(0, prefix.size());
+    if (context.rfind(std::string(prefix) + std::string(field), 0) == 0)
+      context.erase(0, prefix.size());
   };
   if (!api.tools.is_null()) drop_prefix("messages[0].", "tools");
   if (!api.response_format.is_null()) drop_prefix("messages[0].", "response_format");
@@ -61,8 +62,8 @@ Status fill_chat_prompt(PreparedRequest& prepared, const ModelCard& card) {
 
 void fill_completion_prompt(PreparedRequest& prepared, const ModelCard& card) {
   ApiRequest& api = prepared.api;
-  prepared.prompt = api.prompt_ids.empty() ? card.tokenizer->encode(api.prompt_text)
-                                           : std::move(api.prompt_ids);
+  prepared.prompt =
+      api.prompt_ids.empty() ? card.tokenizer->encode(api.prompt_text) : std::move(api.prompt_ids);
   if (api.echo) prepared.echo_text = card.tokenizer->decode(prepared.prompt);
   api.prompt_text.clear();
 }
@@ -73,9 +74,9 @@ Status set_limits(PreparedRequest& prepared, const ModelCard& card) {
   const std::string context = std::to_string(card.context_tokens);
   if (room < 1) {
     const char* field = prepared.api.kind == ApiKind::chat ? "messages: " : "prompt: ";
-    return make_error(Errc::context_too_long, field + std::to_string(prompt) +
-                                                  " prompt tokens leave no room in the context of " +
-                                                  context);
+    return make_error(Errc::context_too_long,
+                      field + std::to_string(prompt) +
+                          " prompt tokens leave no room in the context of " + context);
   }
   if (!prepared.api.max_tokens) {
     prepared.max_new_tokens = std::min(room, card.default_max_tokens);

@@ -49,7 +49,8 @@ Route find_route(std::string_view method, std::string_view target) {
     if (!method_fits(method, "GET")) {
       return {Endpoint::wrong_method, monitoring::Route::models, "GET, HEAD"};
     }
-    return {Endpoint::model, monitoring::Route::models, std::string(path.substr(kModelPrefix.size()))};
+    return {Endpoint::model, monitoring::Route::models,
+            std::string(path.substr(kModelPrefix.size()))};
   }
   return {};
 }

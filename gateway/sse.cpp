@@ -5,7 +5,9 @@
 namespace cedar::gateway {
 namespace {
 
-ApiError stopped_error() { return http_error(503, "the server stopped before the answer was complete"); }
+ApiError stopped_error() {
+  return http_error(503, "the server stopped before the answer was complete");
+}
 
 }  // namespace
 
@@ -103,11 +105,13 @@ void SseResponder::on_choice_end(int64_t index, std::string_view finish_reason) 
   ChunkChoice chunk;
   chunk.index = index;
   chunk.finish_reason = finish_reason;
-  attach_tokens(choices_[static_cast<size_t>(index)], chunk);  // of tokens without text of their own
+  attach_tokens(choices_[static_cast<size_t>(index)],
+                chunk);  // of tokens without text of their own
   send(chunk);
 }
 
-void SseResponder::on_end(EndStatus status, const Usage& usage, const std::optional<ApiError>& error) {
+void SseResponder::on_end(EndStatus status, const Usage& usage,
+                          const std::optional<ApiError>& error) {
   const bool broken = status == EndStatus::failed || status == EndStatus::cancelled;
   const ApiError problem = error.value_or(stopped_error());
   if (broken && !begun_) return writer_->respond(error_response(problem));
@@ -145,7 +149,8 @@ void JsonResponder::on_choice_end(int64_t index, std::string_view finish_reason)
   choices_[static_cast<size_t>(index)].finish_reason = finish_reason;
 }
 
-void JsonResponder::on_end(EndStatus status, const Usage& usage, const std::optional<ApiError>& error) {
+void JsonResponder::on_end(EndStatus status, const Usage& usage,
+                           const std::optional<ApiError>& error) {
   if (status == EndStatus::failed || status == EndStatus::cancelled) {
     return writer_->respond(error_response(error.value_or(stopped_error())));
   }

@@ -18,7 +18,8 @@ std::string sse_event(std::string_view json);
 /// asked for, [DONE]. The head goes out once the request is accepted, so that a refusal still has its status.
 class SseResponder final : public GenerationObserver {
  public:
-  SseResponder(std::shared_ptr<HttpWriter> writer, const PreparedRequest& request, const ModelCard& card);
+  SseResponder(std::shared_ptr<HttpWriter> writer, const PreparedRequest& request,
+               const ModelCard& card);
 
   void on_queued(int64_t position) override;
   void on_prefill(int64_t computed, int64_t total) override;

@@ -17,9 +17,9 @@ constexpr size_t kMaxEventIdBytes = 128;
 constexpr int kMalformedLimit = 2;
 
 bool is_response_id(const std::string& id) {
-  return id.size() >= 8 && id.size() <= 64 && std::all_of(id.begin(), id.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '_' || c == '-';
-  });
+  return id.size() >= 8 && id.size() <= 64 &&
+         std::all_of(id.begin(), id.end(),
+                     [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-'; });
 }
 
 std::string text_of(const Json& message, const char* name) {
@@ -48,9 +48,9 @@ std::string StreamProtocol::session_created() const {
          R"(,"session_id":)" + json_string(session_id_) + R"(,"server_time":)" +
          std::to_string(std::time(nullptr)) + R"(,"limits":{"max_message_bytes":)" +
          std::to_string(options.max_message_bytes) + R"(,"max_in_flight":)" +
-         std::to_string(options.max_in_flight) + R"(,"ping_interval_s":)" + seconds(options.ping_interval) +
-         R"(,"idle_timeout_s":)" + seconds(options.idle_timeout) + R"(,"replay_ttl_s":)" +
-         seconds(options.replay_ttl) + R"(,"replay_max_bytes":)" +
+         std::to_string(options.max_in_flight) + R"(,"ping_interval_s":)" +
+         seconds(options.ping_interval) + R"(,"idle_timeout_s":)" + seconds(options.idle_timeout) +
+         R"(,"replay_ttl_s":)" + seconds(options.replay_ttl) + R"(,"replay_max_bytes":)" +
          std::to_string(options.replay_max_bytes) + R"(},"models":[)" + models + "]}";
 }
 
@@ -68,14 +68,17 @@ void StreamProtocol::on_message(Result<Json> parsed) {
     const auto nonce = message.find("nonce");
     std::string pong = R"({"type":"pong","event_id":)" + json_string(new_event_id());
     if (nonce != message.end() && (nonce->is_string() || nonce->is_number())) {
-      pong += R"(,"nonce":)" + (nonce->is_string() ? json_string(nonce->get<std::string>()) : nonce->dump());
+      pong += R"(,"nonce":)" +
+              (nonce->is_string() ? json_string(nonce->get<std::string>()) : nonce->dump());
     }
     return send(pong + '}');
   }
   if (type == "response.credit" || type == "session.update") {
-    return refuse(make_error(Errc::unsupported, "type: this server does not take " + type), event_id);
+    return refuse(make_error(Errc::unsupported, "type: this server does not take " + type),
+                  event_id);
   }
-  malformed("type: must be response.create, response.cancel, response.resume, response.ack or ping", event_id);
+  malformed("type: must be response.create, response.cancel, response.resume, response.ack or ping",
+            event_id);
 }
 
 void StreamProtocol::malformed(const std::string& problem, const std::string& event_id) {
@@ -94,7 +97,8 @@ void StreamProtocol::create(const Json& message, const std::string& event_id) {
   fields.boolean("resumable", setup.resumable);
   const Json* request = fields.object("request");
   if (request == nullptr) fields.complain("request", "is missing");
-  if (fields.find("response_id") != nullptr && fields.status() && !is_response_id(setup.response_id)) {
+  if (fields.find("response_id") != nullptr && fields.status() &&
+      !is_response_id(setup.response_id)) {
     fields.complain("response_id", "must match [A-Za-z0-9_-]{8,64}");
   }
   if (fields.find("credits") != nullptr) {
@@ -106,7 +110,8 @@ void StreamProtocol::create(const Json& message, const std::string& event_id) {
   }
   if (setup.response_id.empty()) setup.response_id = random_id("resp_");
   if (preparing_.count(setup.response_id) != 0) return;  // a retry of what has just been asked for
-  if (const auto known = context_.streams->find(setup.response_id)) return attach(known, 0, event_id);
+  if (const auto known = context_.streams->find(setup.response_id))
+    return attach(known, 0, event_id);
   if (static_cast<int64_t>(in_flight()) >= context_.options.stream.max_in_flight) {
     return send(protocol_error("too_many_responses",
                                "at most " + std::to_string(context_.options.stream.max_in_flight) +
@@ -114,13 +119,14 @@ void StreamProtocol::create(const Json& message, const std::string& event_id) {
                                event_id));
   }
   preparing_.insert(setup.response_id);
-  boost::asio::post(context_.compute, [self = shared_from_this(), setup, body = *request]() mutable {
-    auto prepared = read_generate_json(ApiKind::chat, std::move(body), self->context_.card);
-    boost::asio::post(self->executor_,
-                      [self, setup = std::move(setup), prepared = std::move(prepared)]() mutable {
-                        self->created(std::move(setup), std::move(prepared));
-                      });
-  });
+  boost::asio::post(
+      context_.compute, [self = shared_from_this(), setup, body = *request]() mutable {
+        auto prepared = read_generate_json(ApiKind::chat, std::move(body), self->context_.card);
+        boost::asio::post(self->executor_, [self, setup = std::move(setup),
+                                            prepared = std::move(prepared)]() mutable {
+          self->created(std::move(setup), std::move(prepared));
+        });
+      });
 }
 
 void StreamProtocol::created(StreamResponseSetup setup, Result<PreparedRequest> prepared) {
@@ -183,7 +189,8 @@ void StreamProtocol::attach(const std::shared_ptr<StreamResponse>& response, int
   const auto target = target_.lock();
   if (!target) return;
   attached_[response->id()] = response;
-  response->post([target, last_seq, event_id](StreamResponse& r) { r.attach(target, last_seq, event_id); });
+  response->post(
+      [target, last_seq, event_id](StreamResponse& r) { r.attach(target, last_seq, event_id); });
 }
 
 void StreamProtocol::acknowledge(const Json& message, const std::string& event_id) {
@@ -210,7 +217,8 @@ void StreamProtocol::on_closed(bool client_closed) {
   if (std::exchange(closed_, true)) return;
   const auto target = target_.lock();
   for (const auto& [id, response] : std::exchange(attached_, {})) {
-    response->post([target, client_closed](StreamResponse& r) { r.detach(target.get(), client_closed); });
+    response->post(
+        [target, client_closed](StreamResponse& r) { r.detach(target.get(), client_closed); });
   }
 }
 

@@ -62,7 +62,8 @@ void StreamResponse::start(PreparedRequest request) {
   std::string fields = field("created", std::to_string(std::time(nullptr)));
   fields += text_field("model", context_.card.name);
   fields += field("seed", std::to_string(request.seed));
-  if (!setup_.client_event_id.empty()) fields += text_field("client_event_id", setup_.client_event_id);
+  if (!setup_.client_event_id.empty())
+    fields += text_field("client_event_id", setup_.client_event_id);
   add("response.created", std::move(fields));
   flush();
   generation_ = Generation::start(context_, executor_, std::move(request), shared_from_this());
@@ -91,10 +92,9 @@ void StreamResponse::attach(std::shared_ptr<FrameTarget> target, int64_t last_se
   flush();
   if (last_seq >= log_.next_seq()) last_seq = log_.next_seq() - 1;
   if (last_seq + 1 < log_.oldest_seq()) {
-    target->send(protocol_error("resume_gap", "the events before oldest_seq are no longer kept",
-                                client_event_id,
-                                text_field("response_id", id()) +
-                                    field("oldest_seq", std::to_string(log_.oldest_seq()))));
+    target->send(protocol_error(
+        "resume_gap", "the events before oldest_seq are no longer kept", client_event_id,
+        text_field("response_id", id()) + field("oldest_seq", std::to_string(log_.oldest_seq()))));
     return target->response_left(id());
   }
   if (target_ && target_ != target) {
@@ -129,8 +129,8 @@ void StreamResponse::add(std::string type, std::string fields) {
 
 void StreamResponse::add_delta(std::string type, std::string fields, Choice& choice,
                                const std::string& text) {
-  const bool merges = !pending_.empty() && pending_.back().is_delta && pending_.back().type == type &&
-                      pending_.back().fields == fields;
+  const bool merges = !pending_.empty() && pending_.back().is_delta &&
+                      pending_.back().type == type && pending_.back().fields == fields;
   if (!merges) pending_.push_back({std::move(type), std::move(fields), true, {}, {}});
   Pending& event = pending_.back();
   event.delta += text;
@@ -142,7 +142,8 @@ void StreamResponse::on_queued(int64_t position) {
   const auto now = std::chrono::steady_clock::now();
   if (now - last_queued_ < std::chrono::seconds(1)) return;
   last_queued_ = now;
-  add("response.queued", field("position", std::to_string(position)) + text_field("stage", "encoder"));
+  add("response.queued",
+      field("position", std::to_string(position)) + text_field("stage", "encoder"));
 }
 
 void StreamResponse::on_prompt_read(const Usage& usage) {
@@ -161,7 +162,8 @@ void StreamResponse::on_piece(int64_t index, const TextPiece& piece) {
 
 void StreamResponse::add_segment(int64_t index, const model::OutputSegment& segment) {
   Choice& choice = choices_[static_cast<size_t>(index)];
-  const std::string call_fields = index_field(index) + field("call_index", std::to_string(segment.call_idx));
+  const std::string call_fields =
+      index_field(index) + field("call_index", std::to_string(segment.call_idx));
   const auto bytes = static_cast<int64_t>(segment.text.size());
   switch (segment.kind) {
     case model::OutputKind::reasoning:
@@ -186,7 +188,8 @@ void StreamResponse::add_segment(int64_t index, const model::OutputSegment& segm
       choice.arguments += segment.text;
       return add_delta("response.tool_call.arguments.delta", call_fields, choice, segment.text);
     case model::OutputKind::call_end:
-      return add("response.tool_call.done", call_fields + text_field("arguments", choice.arguments));
+      return add("response.tool_call.done",
+                 call_fields + text_field("arguments", choice.arguments));
   }
 }
 
@@ -207,7 +210,8 @@ void StreamResponse::on_choice_end(int64_t index, std::string_view finish_reason
   add("response.choice.done", index_field(index) + text_field("finish_reason", finish_reason));
 }
 
-void StreamResponse::on_end(EndStatus status, const Usage& usage, const std::optional<ApiError>& error) {
+void StreamResponse::on_end(EndStatus status, const Usage& usage,
+                            const std::optional<ApiError>& error) {
   std::string_view shown = to_string(status);
   std::optional<ApiError> problem = error;
   if (status == EndStatus::cancelled && client_gone_) {
@@ -242,11 +246,12 @@ void StreamResponse::flush() {
 }
 
 void StreamResponse::emit(const Pending& pending) {
-  std::string event = "{\"type\":" + json_string(pending.type) + text_field("event_id", new_event_id()) +
-                      text_field("response_id", id()) +
+  std::string event = "{\"type\":" + json_string(pending.type) +
+                      text_field("event_id", new_event_id()) + text_field("response_id", id()) +
                       field("seq", std::to_string(log_.next_seq())) + pending.fields;
   if (pending.is_delta) event += text_field("delta", pending.delta);
-  if (send_token_ids_ && !pending.tokens.empty()) event += field("token_ids", token_ids_json(pending.tokens));
+  if (send_token_ids_ && !pending.tokens.empty())
+    event += field("token_ids", token_ids_json(pending.tokens));
   if (send_logprobs_ && !pending.tokens.empty()) {
     event += field("logprobs", logprobs_json(ApiKind::chat, pending.tokens, *tokenizer_));
   }

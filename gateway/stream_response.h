@@ -37,7 +37,8 @@ class StreamResponse final : public GenerationObserver,
   void detach(const FrameTarget* target, bool client_closed);
   /// Sends the events after `last_seq` to `target`, then goes on live. The former target is told that the
   /// stream moved. An error event goes to `target` when the events are no longer kept.
-  void attach(std::shared_ptr<FrameTarget> target, int64_t last_seq, const std::string& client_event_id);
+  void attach(std::shared_ptr<FrameTarget> target, int64_t last_seq,
+              const std::string& client_event_id);
   void acknowledge(int64_t seq) { log_.acknowledge(seq); }
   /// The target has sent what it had: merged deltas may follow.
   void on_writable() { flush(); }
@@ -72,7 +73,7 @@ class StreamResponse final : public GenerationObserver,
     int64_t content_bytes = 0;
     bool reasoning_open = false;
     bool content_open = false;
-    std::string arguments;  // of the call that is open
+    std::string arguments;            // of the call that is open
     std::vector<TokenReport> tokens;  // reported, not sent yet
     CallIds calls;
   };
@@ -116,5 +117,6 @@ std::string new_event_id();
 
 template <class Action>
 void cedar::gateway::StreamResponse::post(Action action) {
-  boost::asio::dispatch(executor_, [self = shared_from_this(), action = std::move(action)] { action(*self); });
+  boost::asio::dispatch(executor_,
+                        [self = shared_from_this(), action = std::move(action)] { action(*self); });
 }

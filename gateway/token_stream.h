@@ -50,10 +50,10 @@ class TokenStream {
 
   std::shared_ptr<const model::Tokenizer> tokenizer_;
   std::optional<model::ChatParser> chat_;
-  model::Utf8Stream utf8_;     // of a completion
-  model::StopStrings stops_;   // of a completion
-  TokenId end_of_reasoning_;   // -1: the vocabulary has none
-  TokenId markup_;             // begins tool calls; -1: none
+  model::Utf8Stream utf8_;    // of a completion
+  model::StopStrings stops_;  // of a completion
+  TokenId end_of_reasoning_;  // -1: the vocabulary has none
+  TokenId markup_;            // begins tool calls; -1: none
   bool keep_tokens_;
   bool in_reasoning_;
   bool stopped_ = false;

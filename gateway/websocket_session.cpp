@@ -66,7 +66,8 @@ void WebSocketSession::run(UpgradeRequest request) {
   deflate.server_enable = false;  // latency, and secrets beside attacker-chosen text
   ws_.set_option(deflate);
   // Liveness is watched here, with close codes of the protocol; Beast's own timers stay off.
-  ws_.set_option(websocket::stream_base::timeout{kHandshakeTime, websocket::stream_base::none(), false});
+  ws_.set_option(
+      websocket::stream_base::timeout{kHandshakeTime, websocket::stream_base::none(), false});
   ws_.set_option(websocket::stream_base::decorator([](websocket::response_type& response) {
     response.set(http::field::server, "cedar");
     response.set(http::field::sec_websocket_protocol, kProtocol);
@@ -79,7 +80,8 @@ void WebSocketSession::run(UpgradeRequest request) {
     missed_pongs_ = 0;
     if (kind == websocket::frame_type::close) on_close_frame();
   });
-  ws_.async_accept(request_, [self = shared_from_this()](ErrorCode error) { self->on_accepted(error); });
+  ws_.async_accept(request_,
+                   [self = shared_from_this()](ErrorCode error) { self->on_accepted(error); });
 }
 
 void WebSocketSession::on_accepted(ErrorCode error) {
@@ -95,7 +97,8 @@ void WebSocketSession::on_accepted(ErrorCode error) {
 // --- reading ---------------------------------------------------------------------------------------------
 
 void WebSocketSession::read() {
-  ws_.async_read(buffer_, [self = shared_from_this()](ErrorCode error, size_t) { self->on_read(error); });
+  ws_.async_read(buffer_,
+                 [self = shared_from_this()](ErrorCode error, size_t) { self->on_read(error); });
 }
 
 void WebSocketSession::on_read(ErrorCode error) {
@@ -231,7 +234,8 @@ void WebSocketSession::response_left(const std::string& response_id) {
 }
 
 void WebSocketSession::close_when_drained() {
-  if (draining_ && protocol_->in_flight() == 0 && outbox_.empty()) close(CloseCode::going_away, "shutdown");
+  if (draining_ && protocol_->in_flight() == 0 && outbox_.empty())
+    close(CloseCode::going_away, "shutdown");
 }
 
 void WebSocketSession::stop_soon() {

@@ -80,10 +80,10 @@ class WebSocketSession final : public FrameTarget,
   std::string close_reason_;
   bool writing_ = false;
   bool pinging_ = false;
-  bool closing_ = false;     // nothing more is queued; a close frame follows what is being written
+  bool closing_ = false;  // nothing more is queued; a close frame follows what is being written
   bool close_sent_ = false;
   bool dropped_ = false;
-  bool lagged_ = false;      // merging since the outbox was long
+  bool lagged_ = false;  // merging since the outbox was long
   bool draining_ = false;
 };
 

@@ -13,11 +13,11 @@ struct CompressParams {
   const float* kv = nullptr;    // [rows, columns] of the chunk
   const float* gate = nullptr;  // [rows, columns]
   /// Per group and member: >= 0 a chunk row; otherwise -1 - slot, the pending row kept for that slot.
-  const int32_t* members = nullptr;  // [groups, ratio], oldest first
-  const float* pending_kv = nullptr;    // [slots, ratio - 1, columns]
-  const float* pending_gate = nullptr;  // [slots, ratio - 1, columns]
+  const int32_t* members = nullptr;       // [groups, ratio], oldest first
+  const float* pending_kv = nullptr;      // [slots, ratio - 1, columns]
+  const float* pending_gate = nullptr;    // [slots, ratio - 1, columns]
   const int32_t* pending_rows = nullptr;  // [groups, ratio]: which pending row, where members < 0
-  const Bf16* norm_weight = nullptr;    // [columns]
+  const Bf16* norm_weight = nullptr;      // [columns]
   float eps = 0;
   Bf16* latent = nullptr;  // [groups, columns]
   int64_t groups = 0;

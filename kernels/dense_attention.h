@@ -30,9 +30,9 @@ enum class Activation : uint8_t { none, gelu_erf };
 /// x = activation(x + bias) + residual, rounded to bf16 after each of the three. A linear with a bias rounds
 /// once (spec/model.md 0): its fp32 accumulators come in `sum` and stand for x, which is then written only.
 struct BiasParams {
-  Bf16* x = nullptr;            // [rows, columns], in place
-  const float* sum = nullptr;   // [rows, columns] or null
-  const Bf16* bias = nullptr;   // [columns] or null
+  Bf16* x = nullptr;               // [rows, columns], in place
+  const float* sum = nullptr;      // [rows, columns] or null
+  const Bf16* bias = nullptr;      // [columns] or null
   const Bf16* residual = nullptr;  // [rows, columns] added last, or null
   Activation activation = Activation::none;
   int64_t rows = 0, columns = 0;

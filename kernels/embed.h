@@ -10,11 +10,11 @@ namespace cedar::kernels {
 
 /// x[t, j] = table[ids[t]] for every copy j; or override_rows[override[t]] where override[t] >= 0 (image rows).
 struct EmbedParams {
-  const Bf16* table = nullptr;            // [vocab, d]
-  const int32_t* ids = nullptr;           // [rows]
+  const Bf16* table = nullptr;              // [vocab, d]
+  const int32_t* ids = nullptr;             // [rows]
   const int32_t* override_index = nullptr;  // [rows] or null
-  const Bf16* override_rows = nullptr;    // [n, d]
-  Bf16* x = nullptr;                      // [rows, copies, d]
+  const Bf16* override_rows = nullptr;      // [n, d]
+  Bf16* x = nullptr;                        // [rows, copies, d]
   int64_t rows = 0, copies = 4, d = 0;
 };
 Status embed(KernelContext& ctx, const EmbedParams& p);

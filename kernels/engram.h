@@ -18,8 +18,8 @@ Status engram_widen(KernelContext& ctx, const EngramWidenParams& p);
 
 /// Per copy j: gate = sigmoid(copysign(sqrt(max(|dot|, 1e-6)), dot)), x_j <- bf16(x_j + gate * value).
 struct EngramGateParams {
-  Bf16* x = nullptr;             // [rows, copies, d], in place
-  const Bf16* kv = nullptr;      // [rows, (copies + 1) * d]: keys of the copies, then the value
+  Bf16* x = nullptr;               // [rows, copies, d], in place
+  const Bf16* kv = nullptr;        // [rows, (copies + 1) * d]: keys of the copies, then the value
   const Bf16* q_weight = nullptr;  // [copies, d]
   const Bf16* k_weight = nullptr;  // [copies, d]
   const uint8_t* image_mask = nullptr;  // [rows] or null; set: x unchanged

@@ -19,28 +19,28 @@ struct HcWeights {
 /// Start of a sublayer: coefficients of x, and the sublayer's normalised input
 ///   u = RMSNorm(bf16(sum_j pre_in[j] * x[j])).
 struct HcPreParams {
-  const Bf16* x = nullptr;       // [rows, copies, d]
-  const float* pre_in = nullptr; // [rows, copies], from the previous sublayer
+  const Bf16* x = nullptr;        // [rows, copies, d]
+  const float* pre_in = nullptr;  // [rows, copies], from the previous sublayer
   HcWeights weights;
   const Bf16* norm_weight = nullptr;  // [d]
   float norm_eps = 0;
   float hc_eps = 0;
   int32_t sinkhorn_iterations = 20;
-  Bf16* u = nullptr;        // [rows, d]
-  float* pre = nullptr;     // [rows, copies], for the next sublayer
-  float* post = nullptr;    // [rows, copies]
-  float* mix = nullptr;     // [rows, copies, copies]: B[j][k]
+  Bf16* u = nullptr;      // [rows, d]
+  float* pre = nullptr;   // [rows, copies], for the next sublayer
+  float* post = nullptr;  // [rows, copies]
+  float* mix = nullptr;   // [rows, copies, copies]: B[j][k]
   int64_t rows = 0, copies = 4, d = 0;
 };
 Status hc_pre(KernelContext& ctx, const HcPreParams& p);
 
 /// End of a sublayer: x'[k] = bf16(post[k] * y + sum_j B[j][k] * x[j]). x_out may equal x.
 struct HcPostParams {
-  const Bf16* x = nullptr;     // [rows, copies, d]
-  const Bf16* y = nullptr;     // [rows, d] sublayer output
-  const float* post = nullptr; // [rows, copies]
-  const float* mix = nullptr;  // [rows, copies, copies]
-  Bf16* x_out = nullptr;       // [rows, copies, d]
+  const Bf16* x = nullptr;      // [rows, copies, d]
+  const Bf16* y = nullptr;      // [rows, d] sublayer output
+  const float* post = nullptr;  // [rows, copies]
+  const float* mix = nullptr;   // [rows, copies, copies]
+  Bf16* x_out = nullptr;        // [rows, copies, d]
   int64_t rows = 0, copies = 4, d = 0;
 };
 Status hc_post(KernelContext& ctx, const HcPostParams& p);
@@ -48,8 +48,8 @@ Status hc_post(KernelContext& ctx, const HcPostParams& p);
 /// u = bf16(sum_j pre[j] * x[j]); with norm_weight set, followed by RMSNorm (the LM head's input, the
 /// encoder boundary). `raw`, if set, receives the unnormalised u.
 struct HcCollapseParams {
-  const Bf16* x = nullptr;      // [rows, copies, d]
-  const float* pre = nullptr;   // [rows, copies]
+  const Bf16* x = nullptr;     // [rows, copies, d]
+  const float* pre = nullptr;  // [rows, copies]
   const Bf16* norm_weight = nullptr;
   float norm_eps = 0;
   Bf16* u = nullptr;    // [rows, d]

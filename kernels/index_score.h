@@ -31,7 +31,7 @@ struct IndexScoreParams {
   const int32_t* sequences = nullptr;  // [rows]
   /// How many neighbouring rows have one sequence, about: a hint that changes speed alone.
   int64_t rows_per_sequence = 1;
-  const int64_t* visible = nullptr;    // [rows] number of visible keys
+  const int64_t* visible = nullptr;  // [rows] number of visible keys
   /// Optional candidate pool (candidate_blocks()): keys whose bit c of word c / 32 is clear count
   /// as invisible and are not computed, so that a row costs what its pool costs. null: all keys.
   const uint32_t* mask = nullptr;  // [rows, mask_stride]

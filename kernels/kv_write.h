@@ -22,10 +22,10 @@ struct KvWriteParams {
   int64_t columns = 0;
   int64_t rotary_dim = 0;  // the last rotary_dim of columns
 
-  uint8_t* dense = nullptr;               // [rows, packed_row_bytes]; or, when null:
-  PagedRows paged;                        // target pages
-  const int32_t* sequences = nullptr;     // [rows] batch sequence of each row
-  const int64_t* target_rows = nullptr;   // [rows] row j inside the sequence; negative: not stored
+  uint8_t* dense = nullptr;              // [rows, packed_row_bytes]; or, when null:
+  PagedRows paged;                       // target pages
+  const int32_t* sequences = nullptr;    // [rows] batch sequence of each row
+  const int64_t* target_rows = nullptr;  // [rows] row j inside the sequence; negative: not stored
 };
 Status kv_write(KernelContext& ctx, const KvWriteParams& p);
 

@@ -13,13 +13,13 @@ namespace cedar::kernels {
 /// s = sqrt(softplus(gate x)) in fp32; the `top` largest of s + bias (ties: lower expert) in order of that
 /// score; weight = s / (sum of selected s + 1e-20) * route_scale.
 struct MoeGateParams {
-  const Bf16* x = nullptr;                 // [rows, d]
-  const PackedWeight* gate = nullptr;      // bf16 [experts, d]
-  const float* bias = nullptr;             // [experts]
-  const float* bias_image = nullptr;       // [experts]; used for rows with image_mask
-  const uint8_t* image_mask = nullptr;     // [rows] or null
-  int32_t* experts = nullptr;              // [rows, top]
-  float* weights = nullptr;                // [rows, top]
+  const Bf16* x = nullptr;              // [rows, d]
+  const PackedWeight* gate = nullptr;   // bf16 [experts, d]
+  const float* bias = nullptr;          // [experts]
+  const float* bias_image = nullptr;    // [experts]; used for rows with image_mask
+  const uint8_t* image_mask = nullptr;  // [rows] or null
+  int32_t* experts = nullptr;           // [rows, top]
+  float* weights = nullptr;             // [rows, top]
   int64_t rows = 0, d = 0, expert_count = 0, top = 0;
   float route_scale = 1;
 };
@@ -43,12 +43,14 @@ Result<ExpertTable> expert_table(KernelContext& ctx, std::span<const ExpertWeigh
 /// y = bf16( sum over the chosen experts, increasing id, of w2(bf16(silu(g) * u * weight)) + shared(x) ) with
 /// g = min(w1 x, clamp), u = clamp(w3 x, -clamp, clamp), every linear's output rounded to bf16.
 struct MoeExpertsParams {
-  Q8Rows xq;                         // [rows, d]
-  const int32_t* experts = nullptr;  // [rows, top], in [0, routed.size()); CUDA: others count as weight 0
-  const float* weights = nullptr;    // [rows, top]
+  Q8Rows xq;  // [rows, d]
+  const int32_t* experts =
+      nullptr;  // [rows, top], in [0, routed.size()); CUDA: others count as weight 0
+  const float* weights = nullptr;  // [rows, top]
   std::span<const ExpertWeights> routed;
   const ExpertWeights* shared = nullptr;
-  const ExpertTable* table = nullptr;  // of `routed` and `shared`; CUDA: null makes one for the call
+  const ExpertTable* table =
+      nullptr;  // of `routed` and `shared`; CUDA: null makes one for the call
   float clamp = 0;
   Bf16* y = nullptr;  // [rows, d]
   int64_t rows = 0, d = 0, top = 0;

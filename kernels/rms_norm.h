@@ -9,7 +9,7 @@
 namespace cedar::kernels {
 
 struct RmsNormParams {
-  const Bf16* x = nullptr;       // [rows, x_stride]
+  const Bf16* x = nullptr;  // [rows, x_stride]
   int64_t x_stride = 0;
   const Bf16* weight = nullptr;  // [columns]
   Bf16* y = nullptr;             // [rows, y_stride]

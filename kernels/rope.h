@@ -18,15 +18,17 @@ struct YarnScaling {
 };
 
 /// inv_freq [rotary_dim / 2] in fp32.
-std::vector<float> rope_inverse_frequencies(int64_t rotary_dim, double theta, const YarnScaling& yarn);
+std::vector<float> rope_inverse_frequencies(int64_t rotary_dim, double theta,
+                                            const YarnScaling& yarn);
 
 /// cos and sin [pairs] of one position: the table behind every rotation. Host memory.
 void rope_table(int64_t position, const float* inv_freq, int64_t pairs, float* cos, float* sin);
 
 struct RopeParams {
-  Bf16* x = nullptr;  // [rows, heads, head_stride]; the last `rotary_dim` of `head_dim` are rotated in place
-  int64_t row_stride = 0;   // in elements
-  int64_t head_stride = 0;  // in elements
+  Bf16* x =
+      nullptr;  // [rows, heads, head_stride]; the last `rotary_dim` of `head_dim` are rotated in place
+  int64_t row_stride = 0;              // in elements
+  int64_t head_stride = 0;             // in elements
   const int64_t* positions = nullptr;  // [rows]
   const float* inv_freq = nullptr;     // [rotary_dim / 2]
   int64_t rows = 0;

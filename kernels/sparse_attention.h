@@ -21,7 +21,7 @@ struct SparseAttentionParams {
   WindowRings rings;                    // packed q8
   const uint8_t* chunk_rows = nullptr;  // [chunk rows, packed q8 row]
 
-  const int32_t* topk = nullptr;       // [rows, k] global rows; null: window only
+  const int32_t* topk = nullptr;  // [rows, k] global rows; null: window only
   int64_t k = 0;
   PagedRows global;                    // packed q4n
   const int32_t* sequences = nullptr;  // [rows]

@@ -28,7 +28,7 @@ struct PackedWeight {
   int64_t in = 0;
   int64_t out_padded = 0;  // rows rounded up to the tile
   Buffer codes;
-  Buffer scales;  // empty for bf16 and f32
+  Buffer scales;           // empty for bf16 and f32
   float output_scale = 1;  // CUDA: what its scales leave out (cuda/weight_layout.h)
 
   /// Bytes one pass over the weight has to read.

@@ -14,7 +14,7 @@
 namespace cedar::monitoring {
 namespace {
 
-constexpr std::array<const char*, 8> kRoutes = {"chat",  "completions", "stream",  "models",
+constexpr std::array<const char*, 8> kRoutes = {"chat",   "completions", "stream",  "models",
                                                 "tokens", "probes",      "metrics", "unknown"};
 constexpr std::array<const char*, 4> kOutcomes = {"completed", "incomplete", "cancelled", "failed"};
 

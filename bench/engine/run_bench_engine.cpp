@@ -69,7 +69,7 @@ std::vector<TokenId> random_prompt(const engine::LoadedModel& model, int64_t len
 }
 
 struct Rates {
-  double prefill_s = 0;   // until the last prompt row, all sequences
+  double prefill_s = 0;  // until the last prompt row, all sequences
   double first_token_s = 0;
   std::vector<double> step_s;  // decode steps with every sequence in the batch
 };
@@ -177,11 +177,18 @@ namespace cedar::apps {
 
 int run_bench_engine(int argc, char** argv) {
   bench::Options options;
-  CLI::App app{"Whole-model prefill and decode rates against the machine's ceilings.", "cedar bench engine"};
+  CLI::App app{"Whole-model prefill and decode rates against the machine's ceilings.",
+               "cedar bench engine"};
   app.add_option("--model", options.model, "checkpoint directory")->capture_default_str();
-  app.add_option("--threads", options.threads, "thread counts")->check(CLI::Range(1, 1024))->delimiter(',');
-  app.add_option("--prompt-tokens", options.prompts, "prompt lengths")->check(CLI::Range(1, 1 << 24))->delimiter(',');
-  app.add_option("--batch", options.batches, "sequences decoded together")->check(CLI::Range(1, 4096))->delimiter(',');
+  app.add_option("--threads", options.threads, "thread counts")
+      ->check(CLI::Range(1, 1024))
+      ->delimiter(',');
+  app.add_option("--prompt-tokens", options.prompts, "prompt lengths")
+      ->check(CLI::Range(1, 1 << 24))
+      ->delimiter(',');
+  app.add_option("--batch", options.batches, "sequences decoded together")
+      ->check(CLI::Range(1, 4096))
+      ->delimiter(',');
   app.add_option("--new-tokens", options.new_tokens, "tokens written per sequence")
       ->check(CLI::Range(2, 1 << 20));
   app.add_option("--json", options.json_path, "write the figures to this file");

@@ -94,9 +94,8 @@ std::vector<float> widen(const Bf16* x, int64_t count) {
 ListDifference compare_lists(const Lists& a, const Lists& reference, const Scores& scores,
                              double steps) {
   ListDifference out;
-  const int64_t rows = reference.width == 0
-                           ? 0
-                           : static_cast<int64_t>(reference.entries.size()) / reference.width;
+  const int64_t rows =
+      reference.width == 0 ? 0 : static_cast<int64_t>(reference.entries.size()) / reference.width;
   for (int64_t row = 0; row < rows; ++row) {
     const std::vector<int64_t> expected = chosen(reference, row);
     const std::vector<int64_t> found = chosen(a, row);
@@ -107,7 +106,8 @@ ListDifference compare_lists(const Lists& a, const Lists& reference, const Score
                                   std::back_inserter(differing));
     out.entries += static_cast<int64_t>(expected.size());
     if (differing.empty()) continue;
-    const auto lost = static_cast<int64_t>(std::max(missing.size(), differing.size() - missing.size()));
+    const auto lost =
+        static_cast<int64_t>(std::max(missing.size(), differing.size() - missing.size()));
     out.differing += lost;
     ++out.rows;
     const bool same_count = expected.size() == found.size();

@@ -18,7 +18,8 @@ double bf16_steps_between(float a, float b);
 /// The largest distance of two elements, in steps at the larger of them or at the root mean square of the
 /// reference's row of `columns` elements, whichever is more: an element that cancels to almost nothing keeps
 /// the error of its terms. Infinite for different sizes and NaN.
-double worst_bf16_steps(std::span<const float> a, std::span<const float> reference, int64_t columns);
+double worst_bf16_steps(std::span<const float> a, std::span<const float> reference,
+                        int64_t columns);
 
 /// Elements that differ, plus the difference of the sizes. NaN equals NaN.
 double count_different(std::span<const float> a, std::span<const float> reference);
@@ -45,10 +46,10 @@ struct Scores {
 };
 
 struct ListDifference {
-  int64_t entries = 0;    // of the reference, over all rows
-  int64_t differing = 0;  // of them, not in the other list
-  int64_t rows = 0;       // rows with a difference
-  int64_t unexcused = 0;  // rows whose differing entries are not tied
+  int64_t entries = 0;            // of the reference, over all rows
+  int64_t differing = 0;          // of them, not in the other list
+  int64_t rows = 0;               // rows with a difference
+  int64_t unexcused = 0;          // rows whose differing entries are not tied
   int64_t unexcused_entries = 0;  // differing entries of those rows
 };
 /// A row's difference is excused when all scores of its differing entries lie within `steps` bf16 steps of

@@ -10,8 +10,7 @@ namespace {
 
 Result<std::vector<float>> last_logits(Session& session, const std::vector<TokenId>& tokens,
                                        int64_t single_steps) {
-  CEDAR_TRY(const OpenSequence sequence,
-            OpenSequence::open(session.runner(), std::ssize(tokens)));
+  CEDAR_TRY(const OpenSequence sequence, OpenSequence::open(session.runner(), std::ssize(tokens)));
   const auto split = tokens.end() - single_steps;
   CEDAR_TRY(SequenceRunner::Output output, sequence.run({tokens.begin(), split}));
   for (auto token = split; token != tokens.end(); ++token) {
@@ -21,7 +20,8 @@ Result<std::vector<float>> last_logits(Session& session, const std::vector<Token
 }
 
 void check_case(Session& session, const std::vector<TokenId>& tokens, int64_t k) {
-  const std::string what = "n " + std::to_string(tokens.size()) + ", " + std::to_string(k) + " steps";
+  const std::string what =
+      "n " + std::to_string(tokens.size()) + ", " + std::to_string(k) + " steps";
   Report& report = session.report();
   if (k < 1 || k >= std::ssize(tokens)) {
     return report.fail(kConsistency, what, "the number of steps must be in [1, n)");

@@ -27,7 +27,10 @@ using Pools = std::vector<std::vector<uint32_t>>;
 class DecodeRun {
  public:
   DecodeRun(Session& session, GoldenFile& file, const Prompt& prompt, Behaviour behaviour)
-      : session_(session), file_(file), prompt_(prompt), behaviour_(behaviour),
+      : session_(session),
+        file_(file),
+        prompt_(prompt),
+        behaviour_(behaviour),
         base_(prompt.name + "." + to_string(behaviour) + ".") {}
 
   void run() {

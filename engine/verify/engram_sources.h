@@ -31,9 +31,9 @@ class GivenRows final : public EngramSource {
       : inner_(inner), rows_(std::move(rows)) {}
   Status fetch(LayerId layer, std::span<const int64_t> row_ids, uint8_t* packed) override {
     if (row_ids.size() != rows_.size()) {
-      return make_error(Errc::invalid_argument,
-                        "recorded " + std::to_string(rows_.size()) + " Engram rows, asked for " +
-                            std::to_string(row_ids.size()));
+      return make_error(Errc::invalid_argument, "recorded " + std::to_string(rows_.size()) +
+                                                    " Engram rows, asked for " +
+                                                    std::to_string(row_ids.size()));
     }
     return inner_.fetch(layer, rows_, packed);
   }

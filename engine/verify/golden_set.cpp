@@ -66,8 +66,8 @@ const TensorView* GoldenFile::tensor(const std::string& name, DType dtype,
   read_.insert(name);
   if (view->dtype == dtype && fits(view->shape, shape)) return view;
   problems_.push_back(name + ": expected " + std::string(to_string(dtype)) + " " +
-                      shape_string(shape) + ", found " + std::string(to_string(view->dtype)) +
-                      " " + shape_string(view->shape) + " (-1: any size)");
+                      shape_string(shape) + ", found " + std::string(to_string(view->dtype)) + " " +
+                      shape_string(view->shape) + " (-1: any size)");
   return nullptr;
 }
 

@@ -38,7 +38,8 @@ class GoldenFile {
   /// All names, sorted.
   std::vector<std::string> names() const;
   /// Names "`prefix`layer{i}.`suffix`", by layer.
-  std::vector<LayerTensor> layer_tensors(const std::string& prefix, const std::string& suffix) const;
+  std::vector<LayerTensor> layer_tensors(const std::string& prefix,
+                                         const std::string& suffix) const;
   /// How many of "`prefix`step0.", "`prefix`step1." ... have tensors.
   int64_t steps(const std::string& prefix) const;
 

@@ -37,9 +37,9 @@ class PromptRun {
 
   void check_step(const GuidedStep& step) {
     GoldenFile* logits = session_.golden().file("logits");
-    const TensorView* last =
-        logits == nullptr ? nullptr
-                          : logits->tensor(name("last_logits"), DType::f32, {session_.config().vocab_size});
+    const TensorView* last = logits == nullptr ? nullptr
+                                               : logits->tensor(name("last_logits"), DType::f32,
+                                                                {session_.config().vocab_size});
     if (last != nullptr) {
       session_.report().check(kGuidedLogits, relative_l2(step.logits.back(), floats(*last)),
                               name("last_logits"));
@@ -64,8 +64,9 @@ class PromptRun {
       const TensorView* expected = file->tensor(
           entry.name, DType::bf16, {prompt_.length(), config.hc_mult, config.hidden_size});
       if (expected == nullptr) continue;
-      session_.report().check(
-          kGuidedLayers, relative_l2(recorder_->layers[entry.layer], floats(*expected)), entry.name);
+      session_.report().check(kGuidedLayers,
+                              relative_l2(recorder_->layers[entry.layer], floats(*expected)),
+                              entry.name);
     }
   }
 
@@ -94,10 +95,11 @@ class PromptRun {
     const auto pool = guide_.pools.find(plan.id);
     if (pool == guide_.pools.end()) return;
     const int64_t words = ceil_div(columns, 32);
-    check_pool_share(report, kGuidedCandidates, name("candidates"),
-                     pool_rows(recorder_->pools[plan.id], recorder_->pool_words[plan.id], n, columns),
-                     pool_rows(pool->second, words, n, columns), columns,
-                     session_.config().candidate_block_size, scores.view());
+    check_pool_share(
+        report, kGuidedCandidates, name("candidates"),
+        pool_rows(recorder_->pools[plan.id], recorder_->pool_words[plan.id], n, columns),
+        pool_rows(pool->second, words, n, columns), columns, session_.config().candidate_block_size,
+        scores.view());
   }
 
   void check_experts(GoldenFile& file, LayerId layer, const std::string& base) {
@@ -106,7 +108,8 @@ class PromptRun {
     if (experts == nullptr) return;
     const Routing& routing = recorder_->routing[layer];
     const Lists expected{integers(*experts), shape[1]};
-    check_share(session_.report(), kGuidedExperts, base + ".experts", routing.experts, expected, {});
+    check_share(session_.report(), kGuidedExperts, base + ".experts", routing.experts, expected,
+                {});
     const TensorView* weights = file.tensor(base + ".expert_weights", DType::f32, shape);
     if (weights != nullptr) check_weights(base, routing, expected, floats(*weights));
   }

@@ -20,7 +20,7 @@ struct Guide {
 
 struct GuidedStep {
   std::vector<std::vector<float>> logits;  // of every row of the step
-  std::vector<Bf16> last_main_hidden;      // [targets * hidden] of the last row; models with a drafter
+  std::vector<Bf16> last_main_hidden;  // [targets * hidden] of the last row; models with a drafter
 };
 
 class GuidedRun {

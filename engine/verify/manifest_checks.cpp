@@ -57,7 +57,8 @@ void check_release_engram(Session& session, const json& entry) {
   const auto multipliers = entry.at("multipliers").get<std::vector<std::vector<int64_t>>>();
   std::vector<int64_t> flat_primes, flat_multipliers, found_primes, found_sums, found_multipliers;
   for (const auto& layer : primes) {
-    for (const auto& order : layer) flat_primes.insert(flat_primes.end(), order.begin(), order.end());
+    for (const auto& order : layer)
+      flat_primes.insert(flat_primes.end(), order.begin(), order.end());
   }
   for (const auto& layer : multipliers) {
     flat_multipliers.insert(flat_multipliers.end(), layer.begin(), layer.end());

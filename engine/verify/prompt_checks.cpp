@@ -19,7 +19,7 @@ struct Record {
   std::string prompt;
   std::string text;
   std::vector<TokenId> ids, greedy;
-  std::vector<double> gaps;  // of each greedy token
+  std::vector<double> gaps;                  // of each greedy token
   std::vector<std::vector<TokenId>> drafts;  // after greedy token i was fed
   std::vector<std::vector<float>> confidence;
   bool must_match = false;  // a record was asked for: every id counts, whatever its gap

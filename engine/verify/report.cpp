@@ -71,9 +71,7 @@ void Report::fail(const Kind& kind, const std::string& what, const std::string& 
   check(kind, std::numeric_limits<double>::infinity(), what, reason);
 }
 
-void Report::note(const Kind& kind, const std::string& text) {
-  result(kind).notes.push_back(text);
-}
+void Report::note(const Kind& kind, const std::string& text) { result(kind).notes.push_back(text); }
 
 void Report::skip(std::string what, std::string reason) {
   skipped_.push_back({std::move(what), std::move(reason)});

@@ -15,8 +15,8 @@ struct KindResult {
   Kind kind;
   int64_t passed = 0;
   int64_t failed = 0;
-  double worst = 0;        // infinite where a comparison could not be made
-  std::string worst_case;  // which comparison gave `worst`
+  double worst = 0;                   // infinite where a comparison could not be made
+  std::string worst_case;             // which comparison gave `worst`
   std::vector<std::string> failures;  // the first kMaxFailures, with their values
   std::vector<std::string> notes;     // differences that the rules excuse, and why
 };

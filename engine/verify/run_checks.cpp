@@ -51,8 +51,9 @@ void check_share(Report& report, const Kind& kind, const std::string& what, cons
   }
   const ListDifference d = compare_lists(found, expected, scores, kTieSteps);
   const auto entries = static_cast<double>(std::max<int64_t>(d.entries, 1));
-  report.check(kind, static_cast<double>(d.unexcused_entries) / entries, what,
-               std::to_string(d.unexcused_entries) + " of " + std::to_string(d.entries) + " entries");
+  report.check(
+      kind, static_cast<double>(d.unexcused_entries) / entries, what,
+      std::to_string(d.unexcused_entries) + " of " + std::to_string(d.entries) + " entries");
 }
 
 void check_pool_share(Report& report, const Kind& kind, const std::string& what,
@@ -73,7 +74,8 @@ void check_rows(Session& session, GoldenFile& file, const Prompt& prompt,
                 const std::vector<std::vector<float>>& rows) {
   const int64_t vocab = session.config().vocab_size;
   for (const std::string& name : file.names()) {
-    if (name != prompt.name + ".logits" && !name.starts_with(prompt.name + ".logits_tail")) continue;
+    if (name != prompt.name + ".logits" && !name.starts_with(prompt.name + ".logits_tail"))
+      continue;
     const TensorView* expected = file.tensor(name, DType::f32, {kAny, vocab});
     if (expected == nullptr) continue;
     if (expected->shape[0] > std::ssize(rows)) {
@@ -123,7 +125,8 @@ void check_greedy(Session& session, GoldenFile& file, const Prompt& prompt, Beha
     if (step < steps) chosen.push_back(next.front());
   }
   report.check(kGreedyIds, count_different(chosen, integers(*ids)), base + "ids");
-  const TensorView* last = file.tensor(base + "last_logits", DType::f32, {session.config().vocab_size});
+  const TensorView* last =
+      file.tensor(base + "last_logits", DType::f32, {session.config().vocab_size});
   if (last != nullptr) {
     report.check(kGreedyLogits, relative_l2(distributions.back(), floats(*last)),
                  base + "last_logits");

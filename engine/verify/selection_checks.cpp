@@ -57,8 +57,8 @@ void check_topk_on_scores(Session& session, GoldenFile& file, const Prompt& prom
       session.report().fail(kTopkOnScores, base, found.error());
       continue;
     }
-    check_lists(session.report(), kTopkOnScores, base + ".topk", *found,
-                Lists{integers(*topk), k}, Scores{scores, columns}, 0);
+    check_lists(session.report(), kTopkOnScores, base + ".topk", *found, Lists{integers(*topk), k},
+                Scores{scores, columns}, 0);
   }
 }
 

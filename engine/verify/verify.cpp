@@ -13,10 +13,17 @@ struct Group {
 };
 
 constexpr Group kGroups[] = {
-    {"units", check_units},         {"manifest", check_manifest}, {"selection", check_selection},
-    {"stage", check_stages},        {"run", check_runs},          {"guided", check_guided},
-    {"decode", check_decode},       {"dspark", check_drafts},     {"vision", check_vision},
-    {"consistency", check_consistency}, {"prompts", check_prompts},
+    {"units", check_units},
+    {"manifest", check_manifest},
+    {"selection", check_selection},
+    {"stage", check_stages},
+    {"run", check_runs},
+    {"guided", check_guided},
+    {"decode", check_decode},
+    {"dspark", check_drafts},
+    {"vision", check_vision},
+    {"consistency", check_consistency},
+    {"prompts", check_prompts},
 };
 
 /// Groups that read a folder with manifest.json; the others read both kinds of folder, or prompts.json.

@@ -48,7 +48,8 @@ class VisionRun {
     if (!decoded) return report().fail(kVisionPixels, "image.png", decoded.error());
     const bool same_size = decoded->width == image.width && decoded->height == image.height;
     report().check(kVisionPixels,
-                   count_different(decoded->pixels, image.pixels) + (same_size ? 0 : 1), "image.png");
+                   count_different(decoded->pixels, image.pixels) + (same_size ? 0 : 1),
+                   "image.png");
 #else
     static_cast<void>(image);
     report().skip("vision.pixels", "this build has no image decoders");
@@ -86,23 +87,26 @@ class VisionRun {
     kernels::KernelContext& ctx = session_.ctx();
     session_.runner().runtime().begin_step();
     const int64_t patches = processed.patches.rows * processed.patches.columns;
-    const TensorView* vit = file_.tensor("vit_out", DType::bf16, {patches, tower_.config().hidden_size});
+    const TensorView* vit =
+        file_.tensor("vit_out", DType::bf16, {patches, tower_.config().hidden_size});
     if (vit == nullptr) return;
     const auto found = tower_.run_vit(ctx, processed.patches);
     if (!found) {
       report().fail(kVisionTower, "vit_out", found.error());
     } else {
-      report().check(kVisionTower, relative_l2(widen(found->data(), std::ssize(*found)), floats(*vit)),
+      report().check(kVisionTower,
+                     relative_l2(widen(found->data(), std::ssize(*found)), floats(*vit)),
                      "vit_out");
     }
     const model::ImageGrid grid = processed.plan.grid;
     const TensorView* aligned =
         file_.tensor("aligner_out", DType::bf16, {grid.rows * grid.columns, config().hidden_size});
     if (aligned == nullptr) return;
-    const auto rows = tower_.run_aligner(ctx, vit->as<Bf16>(), processed.patches.rows,
-                                         processed.patches.columns);
+    const auto rows =
+        tower_.run_aligner(ctx, vit->as<Bf16>(), processed.patches.rows, processed.patches.columns);
     if (!rows) return report().fail(kVisionAligner, "aligner_out", rows.error());
-    report().check(kVisionAligner, relative_l2(widen(rows->data(), std::ssize(*rows)), floats(*aligned)),
+    report().check(kVisionAligner,
+                   relative_l2(widen(rows->data(), std::ssize(*rows)), floats(*aligned)),
                    "aligner_out");
   }
 
@@ -113,9 +117,9 @@ class VisionRun {
     const std::vector<TokenId> prompt(ids.begin(), ids.end());
     const int64_t n = std::ssize(prompt);
     check_types(processed.plan.grid, prompt);
-    const TensorView* hashes = file_.tensor(
-        "hash_ids", DType::i64,
-        {n, std::ssize(config().engram_layer_ids), session_.model().engram.columns});
+    const TensorView* hashes =
+        file_.tensor("hash_ids", DType::i64,
+                     {n, std::ssize(config().engram_layer_ids), session_.model().engram.columns});
     if (hashes != nullptr) {
       const auto found = engram_row_ids(session_, prompt);
       if (!found) {

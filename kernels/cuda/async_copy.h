@@ -39,9 +39,9 @@ __device__ __forceinline__ void barrier_init_done() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
-  asm volatile("{\n .reg .b64 state;\n mbarrier.arrive.shared::cta.b64 state, [%0];\n}\n" ::"r"(
-                   barrier)
-               : "memory");
+  asm volatile(
+      "{\n .reg .b64 state;\n mbarrier.arrive.shared::cta.b64 state, [%0];\n}\n" ::"r"(barrier)
+      : "memory");
 }
 /// Until the phase of the given parity (0 for the first) is complete.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
@@ -95,9 +95,8 @@ __device__ __forceinline__ uint32_t cluster_size() {
 }
 /// All threads of all blocks of the cluster; what they wrote before to shared memory is visible after it.
 __device__ __forceinline__ void cluster_barrier() {
-  asm volatile(
-      "barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::
-          : "memory");
+  asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
 }
 /// The address, for load_remote(), of what lies in block `rank` where `local` lies in this block.
 __device__ __forceinline__ uint32_t remote_address(uint32_t local, uint32_t rank) {

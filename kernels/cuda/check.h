@@ -30,9 +30,8 @@ inline cudaStream_t stream_of(const KernelContext& ctx) {
 template <class Kernel>
 Status allow_shared(const char* operation, Kernel kernel, size_t bytes) {
   if (bytes <= 48 * 1024) return {};
-  return check(operation,
-               cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(bytes)));
+  return check(operation, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               static_cast<int>(bytes)));
 }
 
 }  // namespace cedar::kernels::cuda

@@ -39,8 +39,6 @@ __device__ __forceinline__ void sum_over_cluster(float (&sums)[4 * kGroups], flo
 }
 
 /// Whether this block holds group j of the result.
-__device__ __forceinline__ bool owns_group(int j) {
-  return j % cluster_size() == cluster_rank();
-}
+__device__ __forceinline__ bool owns_group(int j) { return j % cluster_size() == cluster_rank(); }
 
 }  // namespace cedar::kernels::cuda

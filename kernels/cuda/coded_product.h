@@ -49,8 +49,8 @@ struct StageCodes {
     const int readable = min(stage, last - 1);
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      codes[i] = load_stream(tile.codes + readable * int64_t{kLoads * kBlockBytes} +
-                             i * kBlockBytes);
+      codes[i] =
+          load_stream(tile.codes + readable * int64_t{kLoads * kBlockBytes} + i * kBlockBytes);
     }
     if constexpr (kFp4) {
       factors = load_factors<uint32_t>(tile.factors + readable * int64_t{32});
@@ -83,8 +83,8 @@ struct StageCodes {
 };
 
 /// kColumns: rows of x in the tile (8 to 128). kTiles: tiles of 64 outputs a warpgroup. kWarpgroups: share x.
-template <bool kFp4, int kColumns, int kTiles, int kWarpgroups, int kProducerWarps, int kDepth, int kRing,
-          int kAhead = kDepth>
+template <bool kFp4, int kColumns, int kTiles, int kWarpgroups, int kProducerWarps, int kDepth,
+          int kRing, int kAhead = kDepth>
 struct CodedProduct {
   static_assert(kDepth % kAhead == 0);
   using Ring = RowRing<kColumns, kDepth, kRing, kProducerWarps, 4 * kWarpgroups>;

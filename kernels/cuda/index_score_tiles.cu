@@ -6,6 +6,8 @@
 // Decoded keys are their values times 2^-32 (a bf16 factor can then hold any scale up to 2^33 together with the 2^126
 // that the bits of E2M1 lack); the weights of the heads give it back. Powers of two do not change a rounding.
 
+#include "kernels/cuda/index_score_tiles.h"
+
 #include <algorithm>
 
 #include "core/units.h"
@@ -13,7 +15,6 @@
 #include "kernels/cuda/attention_ops.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device_math.h"
-#include "kernels/cuda/index_score_tiles.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/wgmma.h"
 

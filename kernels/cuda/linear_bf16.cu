@@ -32,15 +32,16 @@ struct Product {
     const Bf16* w = a.weight + first_output * int64_t{a.inputs};
     const Bf16* x = a.x + first_row * a.x_stride;
     const auto row_at = [&](int row) -> const Bf16* {
-      if (row < kOutputs) return first_output + row < a.outputs ? w + row * int64_t{a.inputs} : nullptr;
+      if (row < kOutputs)
+        return first_output + row < a.outputs ? w + row * int64_t{a.inputs} : nullptr;
       row -= kOutputs;
       return first_row + row < a.rows ? x + row * a.x_stride : nullptr;
     };
     ring.produce(row_at, (threadIdx.x - kConsumers) / 32, a.inputs, first, last, 0);
   }
 
-  static __device__ __forceinline__ void run(float (&sums)[kColumns / 2], const Ring& ring, int first,
-                                             int last) {
+  static __device__ __forceinline__ void run(float (&sums)[kColumns / 2], const Ring& ring,
+                                             int first, int last) {
     const int steps = last - first;
     for (int s = 0; s < steps; ++s) {
       ring.wait(s);
@@ -80,8 +81,9 @@ __global__ void __launch_bounds__(Product<kColumns, kWarpgroups>::kThreads)
   }
   sum_over_cluster<kColumns / 8>(sums, reinterpret_cast<float*>(shared), P::kConsumers);
   if (threadIdx.x >= P::kConsumers) return;
-  store_tile<kColumns / 8>(a.out, sums, 1.0f, first_output + static_cast<int>(threadIdx.x / 128) * 64,
-                           a.outputs, first_row, a.rows, [](int j) { return owns_group(j); });
+  store_tile<kColumns / 8>(a.out, sums, 1.0f,
+                           first_output + static_cast<int>(threadIdx.x / 128) * 64, a.outputs,
+                           first_row, a.rows, [](int j) { return owns_group(j); });
 }
 
 template <int kColumns, int kWarpgroups>

@@ -81,7 +81,8 @@ __global__ void __launch_bounds__(ManyRows<kFp4, kTiles>::Product::kThreads, 1)
   constexpr int kBand = 8;
   const int row_tiles = (a.rows + Config::kColumns - 1) / Config::kColumns;
   const int output_tiles = (a.outputs + Config::kOutputs - 1) / Config::kOutputs;
-  const int band = blockIdx.x / (kBand * output_tiles), within = blockIdx.x % (kBand * output_tiles);
+  const int band = blockIdx.x / (kBand * output_tiles),
+            within = blockIdx.x % (kBand * output_tiles);
   const int band_rows = min(kBand, row_tiles - band * kBand);
   const int first_row = (band * kBand + within % band_rows) * Config::kColumns;
   const int output_tile = within / band_rows;
@@ -115,8 +116,8 @@ Status few(cudaStream_t stream, const Args& a) {
   using Product = typename FewRows<kFp4, kColumns>::Product;
   const int64_t tiles = ceil_div(a.outputs, kTileRows);
   const int parts = input_parts(tiles, stage_count(a.inputs));
-  const dim3 grid(static_cast<unsigned>(tiles),
-                  static_cast<unsigned>(ceil_div(a.rows, kColumns)), static_cast<unsigned>(parts));
+  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(ceil_div(a.rows, kColumns)),
+                  static_cast<unsigned>(parts));
   return launch_clusters("linear", multiply_few<kFp4, kColumns>, grid, parts, Product::kThreads,
                          Product::Ring::kSharedBytes, stream, a);
 }
@@ -124,11 +125,10 @@ Status few(cudaStream_t stream, const Args& a) {
 template <bool kFp4, int kTiles>
 Status many(cudaStream_t stream, const Args& a) {
   using Config = ManyRows<kFp4, kTiles>;
-  const int64_t blocks =
-      ceil_div(a.rows, Config::kColumns) * ceil_div(a.outputs, Config::kOutputs);
+  const int64_t blocks = ceil_div(a.rows, Config::kColumns) * ceil_div(a.outputs, Config::kOutputs);
   return launch_clusters("linear", multiply_many<kFp4, kTiles>, dim3(static_cast<unsigned>(blocks)),
-                         1, Config::Product::kThreads, Config::Product::Ring::kSharedBytes,
-                         stream, a);
+                         1, Config::Product::kThreads, Config::Product::Ring::kSharedBytes, stream,
+                         a);
 }
 
 template <bool kFp4>

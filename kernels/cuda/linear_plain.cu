@@ -2,9 +2,9 @@
 // copies cannot read. A block computes 32 outputs for 32 rows; every thread sums its outputs over the inputs in
 // increasing order, so a row's result does not depend on the others.
 
+#include "core/units.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/linear_plan.h"
-#include "core/units.h"
 
 namespace cedar::kernels::cuda {
 namespace {
@@ -34,10 +34,9 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Arg
     for (int i = threadIdx.x; i < kTile * kInputs; i += kThreads) {
       const int line = i / kInputs, at = k + i % kInputs;
       const bool inside = at < a.inputs;
-      w[line][i % kInputs] =
-          inside && first_output + line < a.outputs
-              ? widen(a.weight[(first_output + line) * int64_t{a.inputs} + at])
-              : 0.0f;
+      w[line][i % kInputs] = inside && first_output + line < a.outputs
+                                 ? widen(a.weight[(first_output + line) * int64_t{a.inputs} + at])
+                                 : 0.0f;
       x[line][i % kInputs] = inside && first_row + line < a.rows
                                  ? widen(a.x[(first_row + line) * a.x_stride + at])
                                  : 0.0f;

@@ -24,8 +24,7 @@ ExpertEntry entry_of(const ExpertWeights& e) {
 
 /// Slots a tile: the least power of two that holds an expert's rows most of the time, were they spread evenly.
 int tile_columns(const MoeExpertsParams& p) {
-  const double mean =
-      static_cast<double>(p.rows * p.top) / static_cast<double>(p.routed.size());
+  const double mean = static_cast<double>(p.rows * p.top) / static_cast<double>(p.routed.size());
   int columns = 8;
   while (columns < 128 && mean * 1.4 > columns) columns *= 2;
   return columns;
@@ -45,7 +44,8 @@ Result<ExpertTable> expert_table(KernelContext& ctx, std::span<const ExpertWeigh
   const auto add = [&](const ExpertWeights& e) -> Status {
     for (const PackedWeight* weight : {&e.w3, &e.w2}) {
       if (is_fp4(weight->format) != is_fp4(e.w1.format)) {
-        return make_error(Errc::unsupported, "moe_experts: w1, w3 and w2 of one expert have different formats");
+        return make_error(Errc::unsupported,
+                          "moe_experts: w1, w3 and w2 of one expert have different formats");
       }
     }
     entries.push_back(entry_of(e));
@@ -56,7 +56,8 @@ Result<ExpertTable> expert_table(KernelContext& ctx, std::span<const ExpertWeigh
   if (shared != nullptr) CEDAR_CHECK_OK(add(*shared));
   const auto bytes = static_cast<int64_t>(entries.size() * sizeof(ExpertEntry));
   CEDAR_TRY(table.entries, Buffer::allocate(ctx.device, bytes));
-  CEDAR_CHECK_OK(copy_to_device(ctx.device, table.entries.data(), entries.data(), bytes, ctx.cuda_stream));
+  CEDAR_CHECK_OK(
+      copy_to_device(ctx.device, table.entries.data(), entries.data(), bytes, ctx.cuda_stream));
   CEDAR_CHECK_OK(synchronize(ctx.device, ctx.cuda_stream));
   return std::move(table);
 }

@@ -22,13 +22,16 @@ struct MoeConfig {
   static constexpr int kDepth = kColumns <= 32 ? 4 : kColumns == 64 ? 2 : 1;
   static constexpr int kRing = kColumns == 128 ? 6 : 4;
   static constexpr int kResident = kColumns <= 16 ? 3 : kColumns <= 64 ? 2 : 1;
-  static constexpr bool kSharesRegisters = kColumns == 128;  // the producers, a warpgroup, leave theirs to the consumers
+  static constexpr bool kSharesRegisters =
+      kColumns == 128;  // the producers, a warpgroup, leave theirs to the consumers
   static constexpr int kConsumers = 128 * kWarpgroups;
   static constexpr int kThreads = kConsumers + 32 * kProducerWarps;
   static constexpr int kOutputs = 64 * kWarpgroups;  // of w1 and w3 an item; of w2, twice as many
   template <bool kFp4>
   using Product = CodedProduct<kFp4, kColumns, 2, kWarpgroups, kProducerWarps, kDepth, kRing,
-                               kFp4 ? kDepth : kColumns == 8 ? 2 : 1>;
+                               kFp4            ? kDepth
+                               : kColumns == 8 ? 2
+                                               : 1>;
   using Ring = typename Product<true>::Ring;
   // Activations of an item: [columns][outputs] bf16, rows padded by one access.
   static constexpr int kActivationPitch = kOutputs * 2 + 16;
@@ -54,8 +57,8 @@ struct DownArgs {
 
 /// Tiles of 64 outputs of weight `which` as this thread sees them; beyond the last one, the last.
 template <bool kFp4>
-__device__ __forceinline__ CodedTile expert_tile(const ExpertEntry& e, int which, int tile, int outputs,
-                                                 int inputs) {
+__device__ __forceinline__ CodedTile expert_tile(const ExpertEntry& e, int which, int tile,
+                                                 int outputs, int inputs) {
   const int last = (outputs + 63) / 64 - 1;
   return coded_tile<kFp4>(e.codes[which], e.factors[which], min(tile, last),
                           static_cast<int>(stage_count(inputs)), threadIdx.x / 32 % 4,
@@ -72,14 +75,15 @@ __device__ __forceinline__ float gated(float gate, float up, float clamp, float 
 /// Sums of w1 and w3 to activations in shared memory, then, quantised, to `hidden`. By the consumers.
 template <class Config>
 __device__ __forceinline__ void finish_up(const UpArgs& a, const MoeTile& tile, int first_output,
-                                          const float (&sums)[2][Config::kColumns / 2], uint8_t* shared) {
+                                          const float (&sums)[2][Config::kColumns / 2],
+                                          uint8_t* shared) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   sync_warps(1, Config::kConsumers);  // the item before has been read
 #pragma unroll
   for (int i = 0; i < Config::kColumns / 2; ++i) {
-    const int column = i / 4 * 8 + 2 * (lane % 4) + i % 2, row = warp * 16 + lane / 4 + i % 4 / 2 * 8;
-    const float weight =
-        column < tile.slots ? a.plan.slot_weights[tile.first_slot + column] : 0.0f;
+    const int column = i / 4 * 8 + 2 * (lane % 4) + i % 2,
+              row = warp * 16 + lane / 4 + i % 4 / 2 * 8;
+    const float weight = column < tile.slots ? a.plan.slot_weights[tile.first_slot + column] : 0.0f;
     const float value = gated(sums[0][i] * tile.expert.scale[0], sums[1][i] * tile.expert.scale[1],
                               a.clamp, weight);
     *reinterpret_cast<Bf16*>(shared + column * Config::kActivationPitch + row * 2) = Bf16(value);
@@ -88,7 +92,8 @@ __device__ __forceinline__ void finish_up(const UpArgs& a, const MoeTile& tile, 
   constexpr int kPieces = Config::kOutputs / 8;  // of eight outputs
   for (int i = threadIdx.x; i < Config::kColumns * kPieces; i += Config::kConsumers) {
     const int column = i / kPieces, piece = i % kPieces;
-    const uint4 v = *reinterpret_cast<const uint4*>(shared + column * Config::kActivationPitch + piece * 16);
+    const uint4 v =
+        *reinterpret_cast<const uint4*>(shared + column * Config::kActivationPitch + piece * 16);
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
     float amax = 0;
 #pragma unroll
@@ -159,7 +164,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
         rows[i] = i < tile.slots ? a.plan.slot_rows[tile.first_slot + i] : -1;
       }
       __syncwarp();
-      const auto row_at = [&](int i) { return rows[i] >= 0 ? a.x + rows[i] * int64_t{a.d} : nullptr; };
+      const auto row_at = [&](int i) {
+        return rows[i] >= 0 ? a.x + rows[i] * int64_t{a.d} : nullptr;
+      };
       ring.produce(row_at, warp, a.d, 0, stages, step);
       step += Ring::step_count(0, stages);
       __syncwarp();
@@ -194,8 +201,11 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
     for_each_item(a.plan, a.parts, [&](const MoeTile& tile, int) {
       const Bf16* hidden = a.hidden + tile.first_slot * int64_t{a.inner};
       const int slots = tile.slots, stages = static_cast<int>(stage_count(tile.expert.inner));
-      const auto row_at = [&](int i) { return i < slots ? hidden + i * int64_t{a.inner} : nullptr; };
-      ring.produce(row_at, (threadIdx.x - Config::kConsumers) / 32, tile.expert.inner, 0, stages, step);
+      const auto row_at = [&](int i) {
+        return i < slots ? hidden + i * int64_t{a.inner} : nullptr;
+      };
+      ring.produce(row_at, (threadIdx.x - Config::kConsumers) / 32, tile.expert.inner, 0, stages,
+                   step);
       step += Ring::step_count(0, stages);
       __syncwarp();
     });
@@ -214,8 +224,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
       Bf16* out = a.out + tile.first_slot * int64_t{a.d};
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        store_tile_as<Config::kColumns / 8>(out, int64_t{a.d}, sums[i], scale, (wide + i) * 64, a.d, 0,
-                                            tile.slots, [](int) { return true; });
+        store_tile_as<Config::kColumns / 8>(out, int64_t{a.d}, sums[i], scale, (wide + i) * 64, a.d,
+                                            0, tile.slots, [](int) { return true; });
       }
     });
   }

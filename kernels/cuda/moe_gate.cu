@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(32 * kWarps) choose(const __grid_constant__ Ar
   const int row = blockIdx.x * kWarps + warp;
   if (row >= a.rows) return;
   float* scores = shared + warp * a.expert_count;
-  auto* taken = reinterpret_cast<uint8_t*>(shared + kWarps * a.expert_count) + warp * a.expert_count;
+  auto* taken =
+      reinterpret_cast<uint8_t*>(shared + kWarps * a.expert_count) + warp * a.expert_count;
   const bool image = a.image_mask != nullptr && a.image_mask[row] != 0;
   const float* bias = image ? a.bias_image : a.bias;
   for (int e = lane; e < a.expert_count; e += 32) {
@@ -104,7 +105,8 @@ Status moe_gate(KernelContext& ctx, const MoeGateParams& p) {
   a.top = static_cast<int>(p.top);
   const size_t shared = static_cast<size_t>(kWarps * p.expert_count) * (sizeof(float) + 1);
   CEDAR_CHECK_OK(allow_shared("moe_gate", choose, shared));
-  choose<<<static_cast<unsigned>(ceil_div(p.rows, kWarps)), 32 * kWarps, shared, stream_of(ctx)>>>(a);
+  choose<<<static_cast<unsigned>(ceil_div(p.rows, kWarps)), 32 * kWarps, shared, stream_of(ctx)>>>(
+      a);
   return launched("moe_gate");
 }
 

@@ -132,7 +132,8 @@ __global__ void __launch_bounds__(kSumThreads)
     words[w] = static_cast<uint32_t>(Bf16(sums[2 * w]).bits) |
                static_cast<uint32_t>(Bf16(sums[2 * w + 1]).bits) << 16;
   }
-  *reinterpret_cast<uint4*>(y + row * d + column) = make_uint4(words[0], words[1], words[2], words[3]);
+  *reinterpret_cast<uint4*>(y + row * d + column) =
+      make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 }  // namespace

@@ -29,8 +29,8 @@ struct MoeTile {
 
 struct MoePlan {
   // By the caller.
-  const int32_t* experts = nullptr;  // [rows, top]
-  const float* weights = nullptr;    // [rows, top]
+  const int32_t* experts = nullptr;    // [rows, top]
+  const float* weights = nullptr;      // [rows, top]
   const ExpertEntry* table = nullptr;  // [expert_count], and the shared expert's where `shared`
   int32_t rows = 0, top = 0, expert_count = 0;
   bool shared = false;
@@ -38,8 +38,9 @@ struct MoePlan {
   // By make_plan(), in memory of the caller's.
   int32_t* slot_rows = nullptr;   // [slots]
   float* slot_weights = nullptr;  // [slots]
-  int32_t* row_slots = nullptr;   // [rows, top], experts increasing; -1 where the expert does not exist
-  MoeTile* tiles = nullptr;       // [most_tiles]
+  int32_t* row_slots =
+      nullptr;               // [rows, top], experts increasing; -1 where the expert does not exist
+  MoeTile* tiles = nullptr;  // [most_tiles]
   int32_t* tile_count = nullptr;
 
   int64_t slots() const { return int64_t{rows} * (top + (shared ? 1 : 0)); }

@@ -11,7 +11,8 @@
 namespace cedar::kernels::cuda {
 namespace {
 
-constexpr int64_t kScaleRows = 32;  // outputs that share an FP8 scale; also what an error message names
+constexpr int64_t kScaleRows =
+    32;  // outputs that share an FP8 scale; also what an error message names
 constexpr int32_t kNoBadRow = 0x7fffffff;
 
 struct PackArgs {
@@ -168,8 +169,7 @@ Status pack_codes(KernelContext& ctx, std::span<const WeightView> stacked, Packe
   packed.output_scale = e8m0_to_float(static_cast<uint8_t>(a.largest_scale));
 
   const int64_t code_rows = packed.out_padded / 16, factor_rows = code_rows / (fp4 ? 1 : 2);
-  CEDAR_TRY(packed.codes,
-            Buffer::allocate(ctx.device, code_rows * code_row_bytes(fp4, a.stages)));
+  CEDAR_TRY(packed.codes, Buffer::allocate(ctx.device, code_rows * code_row_bytes(fp4, a.stages)));
   CEDAR_TRY(packed.scales,
             Buffer::allocate(ctx.device, factor_rows * factor_row_bytes(fp4, a.stages)));
   a.packed = packed.codes.as<uint8_t>();
@@ -185,8 +185,7 @@ Status pack_codes(KernelContext& ctx, std::span<const WeightView> stacked, Packe
   a.bad_row = ctx.arena->allocate<int32_t>(1);
   CEDAR_CHECK_OK(upload(ctx, stacked, codes, scales));
   int32_t bad_row = kNoBadRow;
-  CEDAR_CHECK_OK(
-      copy_to_device(ctx.device, a.bad_row, &bad_row, sizeof bad_row, ctx.cuda_stream));
+  CEDAR_CHECK_OK(copy_to_device(ctx.device, a.bad_row, &bad_row, sizeof bad_row, ctx.cuda_stream));
 
   const cudaStream_t stream = stream_of(ctx);
   if (fp4) {

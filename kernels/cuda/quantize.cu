@@ -67,9 +67,9 @@ __global__ void widen_rows(Q8Rows q, Bf16* values, int64_t pieces) {
   if (piece >= pieces) return;
   const uint2 codes = *reinterpret_cast<const uint2*>(q.codes + piece * 8);
   const float unit = e8m0_to_float(q.scales[piece / 4]);
-  reinterpret_cast<uint4*>(values)[piece] = make_uint4(
-      e4m3_pair_values(codes.x & 0xffff, unit), e4m3_pair_values(codes.x >> 16, unit),
-      e4m3_pair_values(codes.y & 0xffff, unit), e4m3_pair_values(codes.y >> 16, unit));
+  reinterpret_cast<uint4*>(values)[piece] =
+      make_uint4(e4m3_pair_values(codes.x & 0xffff, unit), e4m3_pair_values(codes.x >> 16, unit),
+                 e4m3_pair_values(codes.y & 0xffff, unit), e4m3_pair_values(codes.y >> 16, unit));
 }
 
 bool aligned(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }

@@ -55,7 +55,8 @@ struct RowRing {
         for (int i = 0; i < kRows / 4; ++i) {
           const int row = lane / 8 + 4 * i;
           const Bf16* from = row_at(row);
-          if (from != nullptr) copy_async(to + swizzled(row, piece), from + (inside ? k : 0), inside);
+          if (from != nullptr)
+            copy_async(to + swizzled(row, piece), from + (inside ? k : 0), inside);
         }
       }
       copy_async_commit();

@@ -7,12 +7,12 @@
 // values times 2^-16 (a bf16 factor can then hold every scale together with the power of two that the bits of E2M1 or
 // E4M3 lack); the softmax scale and the last division give it back.
 
+#include "kernels/cuda/sparse_attention_tiles.h"
 #include "kernels/cuda/async_copy.h"
 #include "kernels/cuda/attention_ops.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device_math.h"
 #include "kernels/cuda/rows.h"
-#include "kernels/cuda/sparse_attention_tiles.h"
 #include "kernels/cuda/wgmma.h"
 #include "kernels/cuda/wgmma_values.h"
 

@@ -14,9 +14,10 @@ __device__ __forceinline__ void store_value(Bf16* to, float value) { *to = Bf16(
 /// sums: 64 outputs from `first_output` on (those below `outputs` exist) times 8 * kGroups rows of y from `first_row` on
 /// (those below `rows` exist). Only groups for which take(j) holds are written.
 template <int kGroups, class T, class Take>
-__device__ __forceinline__ void store_tile_as(T* y, int64_t stride, const float (&sums)[4 * kGroups],
-                                              float scale, int first_output, int outputs,
-                                              int first_row, int rows, const Take& take) {
+__device__ __forceinline__ void store_tile_as(T* y, int64_t stride,
+                                              const float (&sums)[4 * kGroups], float scale,
+                                              int first_output, int outputs, int first_row,
+                                              int rows, const Take& take) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
   const int output = first_output + warp * 16 + lane / 4, row = first_row + 2 * (lane % 4);
   const bool low = output < outputs, high = output + 8 < outputs;
@@ -35,15 +36,16 @@ __device__ __forceinline__ void store_tile_as(T* y, int64_t stride, const float 
 }
 
 template <int kGroups, class Take>
-__device__ __forceinline__ void store_tile(const LinearOutput& out, const float (&sums)[4 * kGroups],
-                                           float scale, int first_output, int outputs, int first_row,
-                                           int rows, const Take& take) {
+__device__ __forceinline__ void store_tile(const LinearOutput& out,
+                                           const float (&sums)[4 * kGroups], float scale,
+                                           int first_output, int outputs, int first_row, int rows,
+                                           const Take& take) {
   if (out.f32) {
-    store_tile_as<kGroups>(static_cast<float*>(out.y), out.stride, sums, scale, first_output, outputs,
-                           first_row, rows, take);
+    store_tile_as<kGroups>(static_cast<float*>(out.y), out.stride, sums, scale, first_output,
+                           outputs, first_row, rows, take);
   } else {
-    store_tile_as<kGroups>(static_cast<Bf16*>(out.y), out.stride, sums, scale, first_output, outputs,
-                           first_row, rows, take);
+    store_tile_as<kGroups>(static_cast<Bf16*>(out.y), out.stride, sums, scale, first_output,
+                           outputs, first_row, rows, take);
   }
 }
 

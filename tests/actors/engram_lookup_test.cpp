@@ -1,9 +1,9 @@
 #include "actors/engram_lookup.h"
 
+#include <gtest/gtest.h>
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/send.hpp>
-#include <gtest/gtest.h>
 
 #include <thread>
 
@@ -29,7 +29,8 @@ class EngramLookupTest : public testing::Test {
  protected:
   caf::actor_system_config config_;
   caf::actor_system system_{config_};
-  EngramActor actor_ = system_.spawn<EngramLookup, caf::detached>(std::make_shared<CountingSource>(), 33);
+  EngramActor actor_ =
+      system_.spawn<EngramLookup, caf::detached>(std::make_shared<CountingSource>(), 33);
   std::shared_ptr<engine::EngramSource> source_ = engram_source_of(system_, actor_, 33, 50ms);
   std::vector<uint8_t> packed_ = std::vector<uint8_t>(99);
 

@@ -1,9 +1,9 @@
 #include "actors/kv_cache.h"
 
+#include <gtest/gtest.h>
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/scoped_actor.hpp>
-#include <gtest/gtest.h>
 
 #include "actors/block_map.h"
 #include "tests/support/collecting_sink.h"

@@ -135,7 +135,8 @@ TEST_F(SystemTest, AbandonedPromptsDoNotDelayTheNextOne) {
   client().submit(request(8), sink);
   ASSERT_TRUE(sink->wait_tokens(1));
   const auto waited = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(waited, 10ms + 10ms + 10ms + 100ms);  // the running chunk, one more, its own, and the bound
+  EXPECT_LT(waited,
+            10ms + 10ms + 10ms + 100ms);  // the running chunk, one more, its own, and the bound
   for (const auto& abandoned : sinks) {
     const auto end = abandoned->wait_end();
     ASSERT_TRUE(end);
@@ -150,7 +151,8 @@ TEST_F(SystemTest, RandomCancellationsLeaveNothingBehind) {
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (int i = 0; i < 200; ++i) {
     sinks.push_back(std::make_shared<CollectingSink>());
-    const RequestId id = client().submit(request(static_cast<size_t>(1 + i % 40), 20), sinks.back());
+    const RequestId id =
+        client().submit(request(static_cast<size_t>(1 + i % 40), 20), sinks.back());
     if (i % 3 == 0) client().cancel(id);
     if (i % 7 == 0) std::this_thread::sleep_for(1ms);
   }

@@ -54,16 +54,17 @@ TEST_P(BadServeConfig, NamesTheKeyAndTheValue) {
 
 INSTANTIATE_TEST_SUITE_P(
     Table, BadServeConfig,
-    testing::Values(BadCase{"[http]\nport = 70000", "http.port must be in [0, 65535], got 70000"},
-                    BadCase{"[http]\nport = \"80\"", "http.port must be an integer"},
-                    BadCase{"[http]\nprot = 80", "http.prot is no known setting"},
-                    BadCase{"[htpp]\nport = 80", "htpp is no known setting"},
-                    BadCase{"http = 3", "http must be a table"},
-                    BadCase{"[model]\naliases = \"a\"", "model.aliases must be an array of strings"},
-                    BadCase{"[model]\naliases = [1]", "model.aliases must be an array of strings"},
-                    BadCase{"[model]\ndirectory = 1", "model.directory must be a string"},
-                    BadCase{"[model]\nthinking = \"maybe\"", "model.thinking must be one of on, off"},
-                    BadCase{"[model\nthinking", "bad.toml"}));
+    testing::Values(
+        BadCase{"[http]\nport = 70000", "http.port must be in [0, 65535], got 70000"},
+        BadCase{"[http]\nport = \"80\"", "http.port must be an integer"},
+        BadCase{"[http]\nprot = 80", "http.prot is no known setting"},
+        BadCase{"[htpp]\nport = 80", "htpp is no known setting"},
+        BadCase{"http = 3", "http must be a table"},
+        BadCase{"[model]\naliases = \"a\"", "model.aliases must be an array of strings"},
+        BadCase{"[model]\naliases = [1]", "model.aliases must be an array of strings"},
+        BadCase{"[model]\ndirectory = 1", "model.directory must be a string"},
+        BadCase{"[model]\nthinking = \"maybe\"", "model.thinking must be one of on, off"},
+        BadCase{"[model\nthinking", "bad.toml"}));
 
 TEST(ServeConfig, AMissingFileIsAnIoError) {
   auto config = load_serve_config("no/such/file.toml");
@@ -77,12 +78,14 @@ TEST(ServeConfig, ValidateChecksRangesOfCommandLineValues) {
   config.engine.max_sequences = 0;
   auto status = validate(config);
   ASSERT_FALSE(status);
-  EXPECT_THAT(status.error().context, HasSubstr("engine.max_sequences must be in [1, 65536], got 0"));
+  EXPECT_THAT(status.error().context,
+              HasSubstr("engine.max_sequences must be in [1, 65536], got 0"));
 }
 
 TEST(ServeConfig, TheDescriptionListsEverySetting) {
   const std::string text = describe_serve_config();
-  for (const char* key : {"`directory`", "`replay`", "`max_queued`", "`port`", "`detach_grace_ms`"}) {
+  for (const char* key :
+       {"`directory`", "`replay`", "`max_queued`", "`port`", "`detach_grace_ms`"}) {
     EXPECT_THAT(text, HasSubstr(key));
   }
 }

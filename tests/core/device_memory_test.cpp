@@ -52,8 +52,7 @@ TEST_P(DeviceMemoryTest, StreamsOrderTheirWorkAndPinnedMemoryIsReadWithoutStagin
   auto memory = Buffer::zeroed(device, 4096);
   ASSERT_TRUE(pinned && back && memory);
   std::memset(pinned->data(), 0x5a, 4096);
-  ASSERT_TRUE(
-      copy_to_device(device, memory->data(), pinned->data(), 4096, stream->handle()));
+  ASSERT_TRUE(copy_to_device(device, memory->data(), pinned->data(), 4096, stream->handle()));
   ASSERT_TRUE(fill_zero(device, memory->data(), 1, stream->handle()));
   ASSERT_TRUE(copy_to_host(device, back->data(), memory->data(), 4096, stream->handle()));
   ASSERT_TRUE(stream->wait());

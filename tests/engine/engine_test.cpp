@@ -155,7 +155,7 @@ TEST(Engine, ARequestThatCannotFitIsRefusedWithNeedAndCapacity) {
   EngineOptions options = testing::test_options();
   options.kv_pool_blocks = 4;
   auto engine = make_engine(options);
-  auto answers = run_all(*engine, {request_of(1, random_prompt(140, 1), 10),   // 5 blocks of 36
+  auto answers = run_all(*engine, {request_of(1, random_prompt(140, 1), 10),    // 5 blocks of 36
                                    request_of(2, random_prompt(1000, 1), 100),  // context 1,024
                                    request_of(3, random_prompt(20, 1), int64_t{1} << 62),
                                    request_of(4, {0, 5, 99999}, 1), request_of(5, {}, 1),
@@ -214,8 +214,7 @@ TEST(PrefillEngine, ShortPromptsGoFirstAndLongOnesAge) {
 
 TEST(DecodeEngine, RefusesBlocksAndHandoffsThatDoNotFit) {
   auto model = testing::mini_model();
-  auto engine =
-      DecodeEngine::create(model, local_engram_source(model), testing::test_options());
+  auto engine = DecodeEngine::create(model, local_engram_source(model), testing::test_options());
   ASSERT_TRUE(engine.has_value());
   const DecodeLoad before = (*engine)->load();
   ASSERT_TRUE((*engine)->reserve(request_of(1, random_prompt(40, 1), 4)).has_value());
@@ -224,8 +223,7 @@ TEST(DecodeEngine, RefusesBlocksAndHandoffsThatDoNotFit) {
   EXPECT_EQ((*engine)->import_block(RequestId(9), 0, bytes).error().code, Errc::not_found);
   EXPECT_FALSE((*engine)->import_block(RequestId(1), 2, bytes).has_value());
   EXPECT_FALSE((*engine)->import_block(RequestId(1), -1, bytes).has_value());
-  EXPECT_FALSE(
-      (*engine)->import_block(RequestId(1), 0, std::span(bytes).first(10)).has_value());
+  EXPECT_FALSE((*engine)->import_block(RequestId(1), 0, std::span(bytes).first(10)).has_value());
   ASSERT_TRUE((*engine)->import_block(RequestId(1), 0, bytes).has_value());
   Handoff handoff;
   handoff.length = 40;

@@ -12,8 +12,7 @@ namespace {
 const std::vector<TokenId> kNone;
 
 TokenId draw(const std::vector<float>& logits, const SamplingParams& params,
-             const std::vector<TokenId>& prompt = kNone,
-             const std::vector<TokenId>& output = kNone,
+             const std::vector<TokenId>& prompt = kNone, const std::vector<TokenId>& output = kNone,
              const std::vector<TokenId>& stops = kNone) {
   auto token = sample(logits, params, prompt, output, stops);
   EXPECT_TRUE(token.has_value()) << token.error().message();
@@ -26,9 +25,7 @@ SamplingParams greedy() {
   return params;
 }
 
-TEST(Sampling, GreedyTakesTheLowestIdOfATie) {
-  EXPECT_EQ(draw({1, 3, 3, 2}, greedy()), 1);
-}
+TEST(Sampling, GreedyTakesTheLowestIdOfATie) { EXPECT_EQ(draw({1, 3, 3, 2}, greedy()), 1); }
 
 TEST(Sampling, TopKOfOneIsGreedyAndTiesGoToTheLowestId) {
   SamplingParams params;
@@ -166,12 +163,13 @@ TEST(Sampling, RangesAreCheckedByName) {
   EXPECT_NE(message([](auto& p) { p.top_k = -2; }).find("top_k"), std::string::npos);
   EXPECT_NE(message([](auto& p) { p.min_p = 2; }).find("min_p"), std::string::npos);
   EXPECT_NE(message([](auto& p) { p.presence_penalty = -3; }).find("presence"), std::string::npos);
-  EXPECT_NE(message([](auto& p) { p.frequency_penalty = 3; }).find("frequency"),
-            std::string::npos);
+  EXPECT_NE(message([](auto& p) { p.frequency_penalty = 3; }).find("frequency"), std::string::npos);
   EXPECT_NE(message([](auto& p) { p.repetition_penalty = 0; }).find("repetition"),
             std::string::npos);
   EXPECT_NE(message([](auto& p) { p.logprobs = 21; }).find("top_logprobs"), std::string::npos);
-  EXPECT_NE(message([](auto& p) { p.logit_bias = {{100, 0}}; }).find("logit_bias"),
+  EXPECT_NE(message([](auto& p) {
+              p.logit_bias = {{100, 0}};
+            }).find("logit_bias"),
             std::string::npos);
 }
 

@@ -78,8 +78,8 @@ TEST(AnswerJson, AWholeChatAnswer) {
   choice.has_reasoning = true;
   choice.finish_reason = "tool_calls";
   ApiRequest request;
-  const Json answer = Json::parse(
-      answer_json(head(), {choice}, {3, 0, 2, 1}, request, *demo_card().tokenizer));
+  const Json answer =
+      Json::parse(answer_json(head(), {choice}, {3, 0, 2, 1}, request, *demo_card().tokenizer));
   EXPECT_EQ(answer["object"], "chat.completion");
   EXPECT_EQ(answer["seed"], 99);
   const Json& first = answer["choices"][0];

@@ -43,7 +43,8 @@ TEST(ChatRequest, DefaultsOfAMinimalBody) {
 }
 
 TEST(ChatRequest, EveryFieldArrives) {
-  const auto good = chat(with(R"("model":"deepseek-flash","stream":true,"temperature":0.5,"top_p":0.9,
+  const auto good =
+      chat(with(R"("model":"deepseek-flash","stream":true,"temperature":0.5,"top_p":0.9,
     "top_k":40,"min_p":0.1,"presence_penalty":1,"frequency_penalty":-1,"repetition_penalty":1.1,
     "logit_bias":{"5":-100,"7":2.5},"seed":42,"max_tokens":9,"max_completion_tokens":11,"min_tokens":2,
     "stop":["a","","b"],"stop_token_ids":[3],"n":2,"logprobs":true,"top_logprobs":5,
@@ -95,19 +96,20 @@ TEST_P(Thinking, FollowsTheRequestThenTheServersDefault) {
 
 INSTANTIATE_TEST_SUITE_P(
     Table, Thinking,
-    testing::Values(ThinkingCase{R"("n":1)", false, 0},
-                    ThinkingCase{R"("thinking":{"type":"enabled"})", true, 75},
-                    ThinkingCase{R"("thinking":{"type":"disabled"},"reasoning_effort":"max")", false, 0},
-                    ThinkingCase{R"("reasoning_effort":"low")", true, 50},
-                    ThinkingCase{R"("reasoning_effort":"minimal")", true, 50},
-                    ThinkingCase{R"("reasoning_effort":"medium")", true, 75},
-                    ThinkingCase{R"("reasoning_effort":"ultra")", true, 100},
-                    ThinkingCase{R"("reasoning_effort":"none")", false, 0},
-                    ThinkingCase{R"("reasoning_effort":33)", true, 33},
-                    ThinkingCase{R"("chat_template_kwargs":{"thinking":true})", true, 75},
-                    ThinkingCase{R"("chat_template_kwargs":{"enable_thinking":true})", true, 75},
-                    ThinkingCase{R"("chat_template_kwargs":{"thinking":false,"enable_thinking":true})",
-                                 false, 0}));
+    testing::Values(
+        ThinkingCase{R"("n":1)", false, 0},
+        ThinkingCase{R"("thinking":{"type":"enabled"})", true, 75},
+        ThinkingCase{R"("thinking":{"type":"disabled"},"reasoning_effort":"max")", false, 0},
+        ThinkingCase{R"("reasoning_effort":"low")", true, 50},
+        ThinkingCase{R"("reasoning_effort":"minimal")", true, 50},
+        ThinkingCase{R"("reasoning_effort":"medium")", true, 75},
+        ThinkingCase{R"("reasoning_effort":"ultra")", true, 100},
+        ThinkingCase{R"("reasoning_effort":"none")", false, 0},
+        ThinkingCase{R"("reasoning_effort":33)", true, 33},
+        ThinkingCase{R"("chat_template_kwargs":{"thinking":true})", true, 75},
+        ThinkingCase{R"("chat_template_kwargs":{"enable_thinking":true})", true, 75},
+        ThinkingCase{R"("chat_template_kwargs":{"thinking":false,"enable_thinking":true})", false,
+                     0}));
 
 struct BadCase {
   const char* body;
@@ -136,7 +138,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         BadCase{"", 400, "", "JSON"}, BadCase{"{", 400, "", "JSON"},
         BadCase{"[]", 400, "", "must be a JSON object, got an array"},
-        BadCase{"\"\xff\"", 400, "", "JSON"}, BadCase{"{\"messages\":\"\xC3\x28\"}", 400, "", "JSON"},
+        BadCase{"\"\xff\"", 400, "", "JSON"},
+        BadCase{"{\"messages\":\"\xC3\x28\"}", 400, "", "JSON"},
         BadCase{"{}", 400, "messages", "is missing"},
         BadCase{R"({"messages":null})", 400, "messages", "is missing"},
         BadCase{R"({"messages":[]})", 400, "messages", "must not be empty"},
@@ -147,24 +150,30 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{R"({"messages":[{"role":"user","content":3}]})", 400, "messages[0].content", ""},
         BadCase{USER R"("model":"gpt-9"})", 404, "model", "does not serve"},
         BadCase{USER R"("model":5})", 400, "model", "must be a string"},
-        BadCase{USER R"("temperature":"hot"})", 400, "temperature", "must be a number, got a string"},
+        BadCase{USER R"("temperature":"hot"})", 400, "temperature",
+                "must be a number, got a string"},
         BadCase{USER R"("temperature":7})", 400, "temperature", "must be in [0, 2], got 7"},
         BadCase{USER R"("top_p":0})", 400, "top_p", "must be in (0, 1], got 0"},
         BadCase{USER R"("max_tokens":0})", 400, "max_tokens", "must be in [1,"},
         BadCase{USER R"("max_tokens":1.5})", 400, "max_tokens", "must be an integer, got 1.5"},
         BadCase{USER R"("max_tokens":99999})", 400, "max_tokens", "more than the context of 16384"},
-        BadCase{USER R"("max_tokens":9223372036854775807})", 400, "max_tokens", "more than the context"},
-        BadCase{USER R"("max_tokens":99999999999999999999999})", 400, "max_tokens", "beyond 64 bits"},
+        BadCase{USER R"("max_tokens":9223372036854775807})", 400, "max_tokens",
+                "more than the context"},
+        BadCase{USER R"("max_tokens":99999999999999999999999})", 400, "max_tokens",
+                "beyond 64 bits"},
         BadCase{USER R"("max_tokens":-4})", 400, "max_tokens", "got -4"},
         BadCase{USER R"("n":0})", 400, "n", "must be in [1, 16]"},
         BadCase{USER R"("n":2,"temperature":0})", 400, "n", "must be 1 with temperature 0"},
         BadCase{USER R"("stop":5})", 400, "stop", "must be a string or a list"},
         BadCase{USER R"("stop":[1]})", 400, "stop", "must hold strings only"},
-        BadCase{USER R"("stop":["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"]})",
-                400, "stop", "at most 16"},
+        BadCase{
+            USER
+            R"("stop":["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"]})",
+            400, "stop", "at most 16"},
         BadCase{USER R"("stream":"yes"})", 400, "stream", "must be true or false"},
         BadCase{USER R"("stream_options":[]})", 400, "stream_options", "must be an object"},
-        BadCase{USER R"("stream_options":{"include_usage":1}})", 400, "stream_options.include_usage", "true or false"},
+        BadCase{USER R"("stream_options":{"include_usage":1}})", 400,
+                "stream_options.include_usage", "true or false"},
         BadCase{USER R"("logprobs":5})", 400, "logprobs", "true or false"},
         BadCase{USER R"("top_logprobs":3})", 400, "top_logprobs", "needs logprobs"},
         BadCase{USER R"("logprobs":true,"top_logprobs":21})", 400, "top_logprobs", "[0, 20]"},
@@ -173,15 +182,22 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{USER R"("seed":1.5})", 400, "seed", "64-bit integer"},
         BadCase{USER R"("tools":{}})", 400, "tools", "must be a list"},
         BadCase{USER R"("tools":[5]})", 400, "tools[0]", ""},
-        BadCase{R"({"messages":[{"role":"user","content":5}],"tools":[]})", 400, "messages[0].content", ""},
-        BadCase{R"({"messages":[{"role":"user","content":5}],"response_format":{"type":"json_object"}})", 400,
+        BadCase{R"({"messages":[{"role":"user","content":5}],"tools":[]})", 400,
                 "messages[0].content", ""},
+        BadCase{
+            R"({"messages":[{"role":"user","content":5}],"response_format":{"type":"json_object"}})",
+            400, "messages[0].content", ""},
         BadCase{USER R"("tool_choice":"required"})", 400, "tool_choice", "only none and auto"},
-        BadCase{USER R"("response_format":{"type":"xml"}})", 400, "response_format.type", "must be text"},
-        BadCase{USER R"("response_format":{"type":"json_schema"}})", 400, "response_format.json_schema", "is missing"},
-        BadCase{USER R"("response_format":{"type":"json_schema","json_schema":{"strict":true,"schema":{}}}})",
-                400, "response_format.json_schema.strict", "not enforced"},
-        BadCase{USER R"("thinking":{"type":"sometimes"}})", 400, "thinking.type", "enabled or disabled"},
+        BadCase{USER R"("response_format":{"type":"xml"}})", 400, "response_format.type",
+                "must be text"},
+        BadCase{USER R"("response_format":{"type":"json_schema"}})", 400,
+                "response_format.json_schema", "is missing"},
+        BadCase{
+            USER
+            R"("response_format":{"type":"json_schema","json_schema":{"strict":true,"schema":{}}}})",
+            400, "response_format.json_schema.strict", "not enforced"},
+        BadCase{USER R"("thinking":{"type":"sometimes"}})", 400, "thinking.type",
+                "enabled or disabled"},
         BadCase{USER R"("thinking":true})", 400, "thinking", "must be an object"},
         BadCase{USER R"("reasoning_effort":"heroic"})", 400, "reasoning_effort", ""},
         BadCase{USER R"("reasoning_effort":101})", 400, "reasoning_effort", ""},
@@ -210,7 +226,8 @@ TEST(ChatRequest, TheAnswersLimitIsBoundedByTheContext) {
   for (int i = 0; i < 7000; ++i) words += "x ";
   const auto request = chat(R"({"messages":[{"role":"user","content":")" + words + R"("}]})");
   ASSERT_TRUE(request) << request.error().message();
-  EXPECT_EQ(request->max_new_tokens, std::min<int64_t>(4096, 16384 - static_cast<int64_t>(request->prompt.size())));
+  EXPECT_EQ(request->max_new_tokens,
+            std::min<int64_t>(4096, 16384 - static_cast<int64_t>(request->prompt.size())));
 }
 
 TEST(ChatRequest, DeepNestingIsRefused) {
@@ -221,7 +238,8 @@ TEST(ChatRequest, DeepNestingIsRefused) {
 }
 
 TEST(CompletionRequest, TakesTextOrIds) {
-  const auto text = completion(R"({"prompt":"Hello there","max_tokens":3,"logprobs":2,"echo":true})");
+  const auto text =
+      completion(R"({"prompt":"Hello there","max_tokens":3,"logprobs":2,"echo":true})");
   ASSERT_TRUE(text) << text.error().message();
   EXPECT_EQ(text->prompt, demo_card().tokenizer->encode("Hello there"));
   EXPECT_EQ(text->echo_text, "Hello there");

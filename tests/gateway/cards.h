@@ -11,7 +11,8 @@ namespace cedar::gateway {
 /// The demo model's text side.
 inline ModelCard demo_card() {
   static const std::shared_ptr<const model::Tokenizer> tokenizer = [] {
-    auto loaded = model::Tokenizer::load(std::string(CEDAR_SOURCE_DIR) + "/config/demo/tokenizer.json");
+    auto loaded =
+        model::Tokenizer::load(std::string(CEDAR_SOURCE_DIR) + "/config/demo/tokenizer.json");
     EXPECT_TRUE(loaded) << loaded.error().message();
     return loaded ? *loaded : nullptr;
   }();

@@ -100,7 +100,8 @@ TEST_F(ServerTest, UsageIsOneLastChunkWhenAskedFor) {
 TEST_F(ServerTest, AnEmptyAnswerStreamsRoleFinishAndUsage) {
   answer_with(std::vector<TokenId>{});
   start();
-  const Chunks chunks = parse_chunks(*chat(user(R"("stream":true,"stream_options":{"include_usage":true})")));
+  const Chunks chunks =
+      parse_chunks(*chat(user(R"("stream":true,"stream_options":{"include_usage":true})")));
   EXPECT_TRUE(chunks.done);
   EXPECT_EQ(chunks.content, "");
   EXPECT_EQ(chunks.all.size(), 3U);
@@ -122,12 +123,15 @@ TEST_F(ServerTest, ThinkingIsApart) {
   const Json message = Json::parse(reply->body)["choices"][0]["message"];
   EXPECT_EQ(message["reasoning_content"], "Think first.");
   EXPECT_EQ(message["content"], "Then talk.");
-  EXPECT_GT(Json::parse(reply->body)["usage"]["completion_tokens_details"]["reasoning_tokens"].get<int>(), 1);
+  EXPECT_GT(
+      Json::parse(reply->body)["usage"]["completion_tokens_details"]["reasoning_tokens"].get<int>(),
+      1);
 }
 
 TEST_F(ServerTest, ToolCallsStreamByNameAndArguments) {
   answer_with(
-      "\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"get_weather\">\n<｜DSML｜ parameter name=\"city\" "
+      "\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"get_weather\">\n<｜DSML｜ parameter "
+      "name=\"city\" "
       "string=\"true\">Paris</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>");
   start();
   const std::string tools =
@@ -167,9 +171,11 @@ TEST_F(ServerTest, AStopStringEndsTheAnswerAndTheWork) {
   EXPECT_EQ(answer["choices"][0]["message"]["content"], "alpha ");
   EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
   EXPECT_TRUE(eventually([&] { return idle(); }, 2s));
-  const auto text = post("/v1/completions", R"({"prompt":"x","stop":["beta gamma"],"stream":true,"max_tokens":9000})");
+  const auto text = post("/v1/completions",
+                         R"({"prompt":"x","stop":["beta gamma"],"stream":true,"max_tokens":9000})");
   std::string joined;
-  for (const Json& chunk : parse_chunks(*text).all) joined += chunk["choices"][0]["text"].get<std::string>();
+  for (const Json& chunk : parse_chunks(*text).all)
+    joined += chunk["choices"][0]["text"].get<std::string>();
   EXPECT_EQ(joined, "alpha ");
   EXPECT_TRUE(eventually([&] { return idle(); }, 2s));
 }
@@ -181,7 +187,8 @@ TEST_F(ServerTest, SeveralChoicesInterleaveAndEachFinishes) {
   std::map<int, int> finishes;
   for (const Json& chunk : chunks.all) {
     const Json& choice = chunk["choices"][0];
-    if (choice["delta"].contains("content")) texts[choice["index"]] += choice["delta"]["content"].get<std::string>();
+    if (choice["delta"].contains("content"))
+      texts[choice["index"]] += choice["delta"]["content"].get<std::string>();
     if (!choice["finish_reason"].is_null()) ++finishes[choice["index"]];
   }
   EXPECT_EQ(texts.size(), 3U);
@@ -217,7 +224,8 @@ TEST_F(ServerTest, ModelsProbesAndMetrics) {
   EXPECT_EQ(test::get(port(), "/no/such/path")->status, 404);
   const auto metrics = test::get(port(), "/metrics");
   EXPECT_THAT(metrics->headers.at("content-type"), HasSubstr("text/plain; version=0.0.4"));
-  EXPECT_THAT(metrics->body, HasSubstr(R"(cedar_gateway_http_requests_total{code="200",route="chat"} 1)"));
+  EXPECT_THAT(metrics->body,
+              HasSubstr(R"(cedar_gateway_http_requests_total{code="200",route="chat"} 1)"));
   EXPECT_THAT(metrics->body, HasSubstr(R"(cedar_gateway_responses_total{outcome="completed"} 1)"));
   EXPECT_THAT(metrics->body, HasSubstr("cedar_gateway_time_to_first_token_seconds_count 1"));
   EXPECT_THAT(metrics->body, HasSubstr("cedar_ready 1"));
@@ -231,7 +239,8 @@ TEST_F(ServerTest, RandomPathsAndModelsMakeOneSeries) {
     chat(user(R"("model":"m)" + std::to_string(i) + "\""));
   }
   const std::string text = test::get(port(), "/metrics")->body;
-  EXPECT_THAT(text, HasSubstr(R"(cedar_gateway_http_requests_total{code="404",route="unknown"} 50)"));
+  EXPECT_THAT(text,
+              HasSubstr(R"(cedar_gateway_http_requests_total{code="404",route="unknown"} 50)"));
   EXPECT_THAT(text, HasSubstr(R"(cedar_gateway_http_requests_total{code="404",route="chat"} 50)"));
   EXPECT_THAT(text, testing::Not(HasSubstr("random")));
 }
@@ -240,7 +249,8 @@ TEST_F(ServerTest, TokenizeAndDetokenizeAreInverse) {
   start();
   const Json tokens = Json::parse(post("/tokenize", R"({"prompt":"Hello there"})")->body);
   EXPECT_EQ(tokens["count"], tokens["tokens"].size());
-  const Json text = Json::parse(post("/detokenize", Json{{"tokens", tokens["tokens"]}}.dump())->body);
+  const Json text =
+      Json::parse(post("/detokenize", Json{{"tokens", tokens["tokens"]}}.dump())->body);
   EXPECT_EQ(text["prompt"], "Hello there");
   EXPECT_EQ(Json::parse(post("/tokenize", user())->body)["tokens"][0], 0);
   EXPECT_EQ(post("/tokenize", "{}")->status, 400);
@@ -319,7 +329,8 @@ TEST_F(ServerTest, AClientThatLeavesStopsTheWork) {
   start();
   {
     test::Socket streaming(port());
-    streaming.send(test::post_text("/v1/chat/completions", user(R"("stream":true,"max_tokens":4000)")));
+    streaming.send(
+        test::post_text("/v1/chat/completions", user(R"("stream":true,"max_tokens":4000)")));
     ASSERT_TRUE(streaming.take_until("word"));
   }
   EXPECT_TRUE(eventually([&] { return idle(); }, 1s));
@@ -391,13 +402,15 @@ TEST_F(ServerTest, BodiesOverTheLimitAreRefusedBeforeTheyAreRead) {
   options_.http.max_body_bytes = 2000;
   start();
   test::Socket socket(port());
-  socket.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nabc");
+  socket.send(
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nabc");
   const auto reply = test::read_reply(socket);
   ASSERT_TRUE(reply);
   EXPECT_EQ(reply->status, 413);
   EXPECT_TRUE(Json::parse(reply->body).contains("error"));
   test::Socket chunked(port());
-  chunked.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  chunked.send(
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
   for (int i = 0; i < 30; ++i) chunked.send("64\r\n" + std::string(100, 'x') + "\r\n");
   EXPECT_EQ(test::read_reply(chunked)->status, 413);
 }
@@ -435,8 +448,9 @@ TEST_F(ServerTest, ExpectContinueIsAnswered) {
   start();
   test::Socket socket(port());
   const std::string body = user();
-  socket.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: " +
-              std::to_string(body.size()) + "\r\n\r\n");
+  socket.send(
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n");
   EXPECT_EQ(test::read_head(socket)->status, 100);
   socket.send(body);
   EXPECT_EQ(test::read_reply(socket)->status, 200);
@@ -461,7 +475,8 @@ TEST_F(ServerTest, AReaderThatStopsIsDropped) {
   stuck.send(test::post_text("/v1/chat/completions", user(R"("stream":true,"max_tokens":16000)")));
   EXPECT_EQ(chat(user(R"("stream":true,"max_tokens":50)"))->status, 200);
   EXPECT_TRUE(eventually([&] {
-    return test::get(port(), "/metrics")->body.find("cedar_gateway_slow_readers_total 1") != std::string::npos;
+    return test::get(port(), "/metrics")->body.find("cedar_gateway_slow_readers_total 1") !=
+           std::string::npos;
   }));
   EXPECT_TRUE(eventually([&] { return idle(); }));
 }
@@ -487,7 +502,8 @@ TEST_F(ServerTest, AddressesThatCannotBeUsedAreNamed) {
   EXPECT_EQ(taken.error().code, Errc::io_error);
   EXPECT_THAT(taken.error().context, HasSubstr(std::to_string(port())));
   options.http.host = "nowhere.invalid";
-  EXPECT_EQ(Gateway::start(options, card_, system_->client(), metrics_).error().code, Errc::invalid_argument);
+  EXPECT_EQ(Gateway::start(options, card_, system_->client(), metrics_).error().code,
+            Errc::invalid_argument);
 }
 
 // B75: an ordered stop while a hundred streams run.
@@ -500,7 +516,8 @@ TEST_F(ServerTest, StoppingEndsEveryStreamWithAnEvent) {
   std::vector<std::unique_ptr<test::Socket>> sockets;
   for (int i = 0; i < 100; ++i) {
     sockets.push_back(std::make_unique<test::Socket>(port()));
-    sockets.back()->send(test::post_text("/v1/chat/completions", user(R"("stream":true,"max_tokens":4000)")));
+    sockets.back()->send(
+        test::post_text("/v1/chat/completions", user(R"("stream":true,"max_tokens":4000)")));
   }
   for (const auto& socket : sockets) ASSERT_TRUE(socket->take_until("word"));
   gateway_->begin_stop();

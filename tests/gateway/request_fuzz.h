@@ -22,7 +22,8 @@ inline int check_body(std::string_view text, const ModelCard& card, bool chat) {
   };
   const auto prepared = run();
   if (prepared) {
-    CEDAR_ASSERT(!prepared->prompt.empty() && prepared->max_new_tokens >= 1, "empty request accepted");
+    CEDAR_ASSERT(!prepared->prompt.empty() && prepared->max_new_tokens >= 1,
+                 "empty request accepted");
     return 0;
   }
   const ApiError error = to_api_error(prepared.error());

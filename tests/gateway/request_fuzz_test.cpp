@@ -23,9 +23,25 @@ const char* const kSeeds[] = {
     R"({"prompt":"once upon","reasoning_effort":"max","chat_template_kwargs":{"thinking":false}})",
 };
 
-const char* const kFragments[] = {"null", "true", "-1", "1e308", "99999999999999999999", "[]", "{}", "\"\"",
-                                  "\\ud800", "\\u0000", "\xF0\x9F", "\"role\"", "\"messages\"", ",", ":",
-                                  "[[[[[[[[", "\"content\"", "0.0000001", "\"<｜deepseek_image｜>\""};
+const char* const kFragments[] = {"null",
+                                  "true",
+                                  "-1",
+                                  "1e308",
+                                  "99999999999999999999",
+                                  "[]",
+                                  "{}",
+                                  "\"\"",
+                                  "\\ud800",
+                                  "\\u0000",
+                                  "\xF0\x9F",
+                                  "\"role\"",
+                                  "\"messages\"",
+                                  ",",
+                                  ":",
+                                  "[[[[[[[[",
+                                  "\"content\"",
+                                  "0.0000001",
+                                  "\"<｜deepseek_image｜>\""};
 
 class Mutator {
  public:

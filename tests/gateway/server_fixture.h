@@ -73,7 +73,9 @@ class ServerTest : public testing::Test {
   std::optional<test::Reply> post(std::string_view path, std::string_view body) {
     return test::post(port(), path, body);
   }
-  std::optional<test::Reply> chat(std::string_view body) { return post("/v1/chat/completions", body); }
+  std::optional<test::Reply> chat(std::string_view body) {
+    return post("/v1/chat/completions", body);
+  }
 
   /// No request holds anything.
   bool idle() {
@@ -84,7 +86,8 @@ class ServerTest : public testing::Test {
   }
 
   static std::string user(const std::string& fields = {}) {
-    return R"({"messages":[{"role":"user","content":"Hi"}])" + (fields.empty() ? "" : "," + fields) + "}";
+    return R"({"messages":[{"role":"user","content":"Hi"}])" +
+           (fields.empty() ? "" : "," + fields) + "}";
   }
 };
 

@@ -52,7 +52,8 @@ void absorb(Streamed& out, const TextPiece& piece) {
   }
 }
 
-PreparedRequest request_of(ApiKind kind, std::vector<std::string> stop = {}, bool reasoning = false) {
+PreparedRequest request_of(ApiKind kind, std::vector<std::string> stop = {},
+                           bool reasoning = false) {
   PreparedRequest request;
   request.api.kind = kind;
   request.api.stop = std::move(stop);
@@ -84,7 +85,10 @@ INSTANTIATE_TEST_SUITE_P(Kinds, BothKinds, testing::Values(ApiKind::chat, ApiKin
 
 // B47: bytes of a character that come one a step are held until it is whole.
 TEST_P(BothKinds, CharactersAreNeverSplit) {
-  const std::string text = "a\xF0\x9F\x98\x80" "b\xE4\xB8\xAD" "c\xC3\xA9";
+  const std::string text =
+      "a\xF0\x9F\x98\x80"
+      "b\xE4\xB8\xAD"
+      "c\xC3\xA9";
   const Streamed out = run(GetParam(), bytes_as_tokens(text));
   EXPECT_EQ(out.content, text);
   for (const std::string& piece : out.pieces) EXPECT_TRUE(model::is_utf8(piece)) << piece;
@@ -92,8 +96,7 @@ TEST_P(BothKinds, CharactersAreNeverSplit) {
 }
 
 TEST_P(BothKinds, ATruncatedCharacterBecomesOneReplacementAtTheEnd) {
-  const Streamed out =
-      run(GetParam(), bytes_as_tokens("ok\xF0\x9F\x98"), {}, OutputEnd::length);
+  const Streamed out = run(GetParam(), bytes_as_tokens("ok\xF0\x9F\x98"), {}, OutputEnd::length);
   EXPECT_EQ(out.content, "ok\xEF\xBF\xBD");
   EXPECT_EQ(out.reason, "length");
 }
@@ -109,7 +112,8 @@ TEST_P(BothKinds, StopStringsNeverReachTheClient) {
   EXPECT_EQ(run(GetParam(), tokenizer.encode(text), {"beta gamma"}).content, "alpha ");
   const Streamed miss = run(GetParam(), bytes_as_tokens("alpha beta gamut"), {"beta gamma"});
   EXPECT_EQ(miss.content, "alpha beta gamut");
-  const Streamed cut = run(GetParam(), bytes_as_tokens("alpha beta ga"), {"beta gamma"}, OutputEnd::length);
+  const Streamed cut =
+      run(GetParam(), bytes_as_tokens("alpha beta ga"), {"beta gamma"}, OutputEnd::length);
   EXPECT_EQ(cut.content, "alpha beta ga");
   EXPECT_EQ(cut.reason, "length");
 }

@@ -22,7 +22,8 @@ class StreamTest : public ServerTest {
     return text ? Json::parse(*text) : Json{{"type", "closed"}};
   }
   /// Events up to and including one of `type` (of `id`, when given).
-  static std::vector<Json> read_until(WebSocket& socket, const std::string& type, const std::string& id = {}) {
+  static std::vector<Json> read_until(WebSocket& socket, const std::string& type,
+                                      const std::string& id = {}) {
     std::vector<Json> events;
     while (true) {
       events.push_back(read_event(socket));
@@ -107,7 +108,8 @@ TEST_F(StreamTest, DeltasJoinToTheAnswerOfAPlainRequest) {
 
 TEST_F(StreamTest, AToolCallHasItsOwnEvents) {
   answer_with(
-      "\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"travel::weather\">\n<｜DSML｜ parameter name=\"city\" "
+      "\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"travel::weather\">\n<｜DSML｜ parameter "
+      "name=\"city\" "
       "string=\"true\">Paris</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>");
   start();
   WebSocket socket(port());
@@ -121,7 +123,8 @@ TEST_F(StreamTest, AToolCallHasItsOwnEvents) {
       EXPECT_EQ(event["namespace"], "travel");
       EXPECT_EQ(event["call_id"].get<std::string>().rfind("call_", 0), 0U);
     }
-    if (event["type"] == "response.tool_call.done") arguments = event["arguments"].get<std::string>();
+    if (event["type"] == "response.tool_call.done")
+      arguments = event["arguments"].get<std::string>();
     if (event["type"] == "response.choice.done") {
       EXPECT_EQ(event["finish_reason"], "tool_calls");
     }
@@ -183,7 +186,8 @@ TEST_F(StreamTest, BadMessagesAreErrorsAndTheSocketStaysOpen) {
     socket.send(message);
     const Json event = read_event(socket);
     EXPECT_EQ(event["type"], "error") << message;
-    EXPECT_EQ(event["error"]["param"].is_null() ? "" : event["error"]["param"].get<std::string>(), param);
+    EXPECT_EQ(event["error"]["param"].is_null() ? "" : event["error"]["param"].get<std::string>(),
+              param);
     EXPECT_FALSE(event.contains("seq"));
   };
   expect_error(R"({"type":"response.create","event_id":"e"})", "request");
@@ -277,7 +281,8 @@ TEST_F(StreamTest, TwoFastProducersKeepTheirOrder) {
     ASSERT_NE(event["type"], "closed");
     const auto id = event["response_id"].get<std::string>();
     ASSERT_EQ(event["seq"], ++seq[id]);
-    if (event["type"] == "response.content.delta") bytes[id] += event["delta"].get_ref<const std::string&>().size();
+    if (event["type"] == "response.content.delta")
+      bytes[id] += event["delta"].get_ref<const std::string&>().size();
     done += event["type"] == "response.done" ? 1 : 0;
   }
   EXPECT_EQ(bytes["resp_0001"], bytes["resp_0002"]);
@@ -339,7 +344,8 @@ TEST_F(StreamTest, ALostResponseIsResumedWithoutAGap) {
   }
   WebSocket second(port());
   open(second);
-  second.send(R"({"type":"response.resume","response_id":"resp_0001","last_seq":)" + std::to_string(last_seq) + "}");
+  second.send(R"({"type":"response.resume","response_id":"resp_0001","last_seq":)" +
+              std::to_string(last_seq) + "}");
   const auto events = read_until(second, "response.done");
   for (const Json& event : events) EXPECT_EQ(event["seq"], ++last_seq);
   EXPECT_EQ(before + joined(events, "response.content.delta"), text);
@@ -418,7 +424,8 @@ TEST_F(StreamTest, AReaderThatStopsIsClosedAndOthersGoOn) {
   reader.send(create("reader_01", R"("max_tokens":100)"));
   EXPECT_EQ(read_until(reader, "response.done").back()["status"], "incomplete");
   EXPECT_TRUE(eventually([&] {
-    return test::get(port(), "/metrics")->body.find("cedar_gateway_slow_readers_total 1") != std::string::npos;
+    return test::get(port(), "/metrics")->body.find("cedar_gateway_slow_readers_total 1") !=
+           std::string::npos;
   }));
   EXPECT_TRUE(eventually([&] { return idle(); }));
 }

@@ -324,9 +324,9 @@ TEST_P(MoeOn, ManyRowsAnExpert) {
     const auto got = experts.run(ctx(), x, routed.experts, routed.weights, 10.0f);
     std::vector<Bf16> want, some;
     for (size_t row = 0; row < static_cast<size_t>(rows); row += 7) {
-      const auto y = experts.reference_row(
-          std::span(x).subspan(row * kD, kD), std::span(routed.experts).subspan(row * 2, 2),
-          std::span(routed.weights).subspan(row * 2, 2), 10.0);
+      const auto y = experts.reference_row(std::span(x).subspan(row * kD, kD),
+                                           std::span(routed.experts).subspan(row * 2, 2),
+                                           std::span(routed.weights).subspan(row * 2, 2), 10.0);
       want.insert(want.end(), y.begin(), y.end());
       some.insert(some.end(), got.begin() + static_cast<long>(row * kD),
                   got.begin() + static_cast<long>((row + 1) * kD));

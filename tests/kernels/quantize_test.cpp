@@ -116,7 +116,8 @@ TEST_P(QuantizeOn, StridedRows) {
     test::expect_ok(quantize_q8(ctx(), p));
     const auto got = codes.host();
     for (size_t row = 0; row < 4; ++row) {
-      const Q8 want = run_q8(ctx(), std::span(x).subspan(row * static_cast<size_t>(stride), 64), 64);
+      const Q8 want =
+          run_q8(ctx(), std::span(x).subspan(row * static_cast<size_t>(stride), 64), 64);
       EXPECT_TRUE(std::equal(want.codes.begin(), want.codes.end(),
                              got.begin() + static_cast<long>(row) * 64));
     }

@@ -24,7 +24,8 @@ TEST(Metrics, CountersAppearInTheText) {
   gauges.ready = true;
   const std::string text = metrics.scrape(gauges);
   EXPECT_THAT(text, HasSubstr(R"(cedar_gateway_http_requests_total{code="200",route="chat"} 2)"));
-  EXPECT_THAT(text, HasSubstr(R"(cedar_gateway_http_requests_total{code="404",route="unknown"} 1)"));
+  EXPECT_THAT(text,
+              HasSubstr(R"(cedar_gateway_http_requests_total{code="404",route="unknown"} 1)"));
   EXPECT_THAT(text, HasSubstr(R"(cedar_gateway_responses_total{outcome="completed"} 1)"));
   EXPECT_THAT(text, HasSubstr("cedar_gateway_prompt_tokens_total 100"));
   EXPECT_THAT(text, HasSubstr("cedar_gateway_completion_tokens_total 7"));

@@ -30,7 +30,8 @@ class CollectingSink final : public actors::StreamSink {
   }
 
   /// Empty when nothing ended within `limit`.
-  std::optional<actors::FinishedEvent> wait_end(std::chrono::milliseconds limit = std::chrono::seconds(10)) {
+  std::optional<actors::FinishedEvent> wait_end(
+      std::chrono::milliseconds limit = std::chrono::seconds(10)) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, limit, [this] { return finished_.has_value(); });
     return finished_;

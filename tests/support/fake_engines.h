@@ -52,7 +52,8 @@ class FakeEncoder final : public actors::EncoderEngine {
 
   Status submit(engine::PrefillRequest request) override {
     const int64_t need = blocks_of(request);
-    if (static_cast<int64_t>(works_.size()) >= script_->sequences || used_ + need > script_->blocks) {
+    if (static_cast<int64_t>(works_.size()) >= script_->sequences ||
+        used_ + need > script_->blocks) {
       return no_room();
     }
     used_ += need;
@@ -134,9 +135,11 @@ class FakeDecoder final : public actors::DecoderEngine {
   explicit FakeDecoder(std::shared_ptr<EngineScript> script) : script_(std::move(script)) {}
 
   Status reserve(engine::DecodeRequest request) override {
-    const int64_t need = ceil_div(static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens,
-                                  script_->block_tokens);
-    if (static_cast<int64_t>(works_.size()) >= script_->sequences || used_ + need > script_->blocks) {
+    const int64_t need =
+        ceil_div(static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens,
+                 script_->block_tokens);
+    if (static_cast<int64_t>(works_.size()) >= script_->sequences ||
+        used_ + need > script_->blocks) {
       return no_room();
     }
     used_ += need;
@@ -196,7 +199,8 @@ class FakeDecoder final : public actors::DecoderEngine {
       const auto index = static_cast<size_t>(event.index);
       event.token.token = index < work.answer.size() ? work.answer[index] : 1;
       if (index >= work.answer.size()) event.finish = engine::FinishReason::stop;
-      else if (work.written == work.request.max_new_tokens) event.finish = engine::FinishReason::length;
+      else if (work.written == work.request.max_new_tokens)
+        event.finish = engine::FinishReason::length;
       if (event.finish != engine::FinishReason::none) finished.push_back(id);
       events.push_back(event);
     }

@@ -21,7 +21,8 @@ namespace cedar::test {
 
 class Socket {
  public:
-  explicit Socket(uint16_t port, int receive_buffer_bytes = 0) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  explicit Socket(uint16_t port, int receive_buffer_bytes = 0)
+      : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
     if (receive_buffer_bytes > 0) {
       setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof receive_buffer_bytes);
     }
@@ -87,8 +88,8 @@ class Socket {
     return bytes;
   }
   /// Up to and including `mark`.
-  std::optional<std::string> take_until(std::string_view mark,
-                                        std::chrono::milliseconds limit = std::chrono::seconds(10)) {
+  std::optional<std::string> take_until(
+      std::string_view mark, std::chrono::milliseconds limit = std::chrono::seconds(10)) {
     size_t at = 0;
     while ((at = buffer_.find(mark)) == std::string::npos) {
       if (!read_more(limit)) return std::nullopt;
@@ -163,10 +164,16 @@ inline std::optional<Reply> read_reply(Socket& socket) {
   return reply;
 }
 
-inline std::string post_text(std::string_view path, std::string_view body, std::string_view headers = {}) {
+inline std::string post_text(std::string_view path, std::string_view body,
+                             std::string_view headers = {}) {
   std::string text = "POST ";
-  text.append(path).append(" HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n").append(headers);
-  text.append("Content-Length: ").append(std::to_string(body.size())).append("\r\n\r\n").append(body);
+  text.append(path)
+      .append(" HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n")
+      .append(headers);
+  text.append("Content-Length: ")
+      .append(std::to_string(body.size()))
+      .append("\r\n\r\n")
+      .append(body);
   return text;
 }
 
@@ -203,13 +210,14 @@ inline std::vector<std::string> sse_data(const std::string& body) {
 /// The client's side of a WebSocket.
 class WebSocket {
  public:
-  explicit WebSocket(uint16_t port, std::string_view protocol = "cedar.v1", std::string_view headers = {},
-                     int receive_buffer_bytes = 0)
+  explicit WebSocket(uint16_t port, std::string_view protocol = "cedar.v1",
+                     std::string_view headers = {}, int receive_buffer_bytes = 0)
       : socket_(port, receive_buffer_bytes) {
     std::string request =
         "GET /v1/stream HTTP/1.1\r\nHost: test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
-    if (!protocol.empty()) request.append("Sec-WebSocket-Protocol: ").append(protocol).append("\r\n");
+    if (!protocol.empty())
+      request.append("Sec-WebSocket-Protocol: ").append(protocol).append("\r\n");
     socket_.send(request.append(headers).append("\r\n"));
     if (auto reply = read_head(socket_)) head_ = *reply;
   }
