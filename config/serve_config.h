@@ -15,7 +15,7 @@ struct ModelSettings {
   std::string directory;              // empty: the demo model that comes with the program
   std::string name;                   // id in the API; empty: the directory's name
   std::vector<std::string> aliases;   // further names a request may use
-  std::string thinking = "on";        // "on" or "off": for requests that do not say
+  std::string thinking = "auto";      // for requests that do not say; auto: off for the demo model
   int64_t default_max_tokens = 4096;  // for requests that do not say; the context bounds it too
   std::string device = "cpu";
 };

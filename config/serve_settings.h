@@ -19,7 +19,8 @@ void visit_settings(Config& c, Visitor& v) {
   v.text("directory", c.model.directory, "checkpoint to serve; empty: the demo model");
   v.text("name", c.model.name, "id in the API; empty: the directory's name");
   v.texts("aliases", c.model.aliases, "further model names that requests may use");
-  v.choice("thinking", c.model.thinking, {"on", "off"}, "for requests that do not say");
+  v.choice("thinking", c.model.thinking, {"auto", "on", "off"},
+           "for requests that do not say; auto: on, but off for the demo model");
   v.integer("default_max_tokens", c.model.default_max_tokens, 1, kMany,
             "limit of an answer for requests that do not say");
   v.text("device", c.model.device, "cpu, cuda or cuda:N");

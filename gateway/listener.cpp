@@ -30,7 +30,7 @@ Listener::Listener(GatewayContext& context)
 
 Status Listener::open(const std::string& host, uint16_t port) {
   boost::system::error_code error;
-  const auto address = asio::ip::make_address(host, error);
+  const auto address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, error);
   if (error) {
     return make_error(Errc::invalid_argument, "host: must be an IP address, got \"" + host + '"');
   }

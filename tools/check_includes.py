@@ -41,8 +41,8 @@ PRIVATE = [
 HOMES = [
     (r"caf/", [r"actors/"]),
     (r"(ucp|uct|ucs|ucm)/", [r"transport/"]),
-    (r"boost/(beast|asio)", [r"gateway/", r"apps/chat\w*\."]),
-    (r"openssl/ssl", [r"gateway/", r"apps/chat\w*\."]),
+    (r"boost/(beast|asio)", [r"gateway/", r"apps/(chat|stream_client)\."]),
+    (r"openssl/ssl", [r"gateway/", r"apps/(chat|stream_client)\."]),
     (r"rocksdb/", [r"storage/"]),
     (r"prometheus/", [r"monitoring/"]),
     (r"(cuda|cublas|curand|cusparse|cudnn|nccl|nvrtc|nvtx|cub/|thrust/|cooperative_groups|mma\.h)",
@@ -105,7 +105,7 @@ def check_third_party(path, target):
         return None
     for pattern, allowed in HOMES:
         if re.match(pattern, target) and not any(re.match(p, path) for p in allowed):
-            home = ", ".join(p.replace("\\", "").rstrip("$") for p in allowed) or "tests/"
+            home = ", ".join(p.replace("\\.", ".").rstrip("$") for p in allowed) or "tests/"
             return f"<{target}> belongs in {home}"
     return None
 

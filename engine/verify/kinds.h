@@ -39,6 +39,11 @@ constexpr double kStageLimit = 0.005;     // one feed-forward, one cache
 constexpr double kMixLimit = 2e-4;        // hyper-connections
 constexpr double kWholeRunLimit = 0.10;   // a whole run: a last line that proves little alone
 constexpr int64_t kNearPositions = 4095;
+// The table has no limit for what a whole run selects. Measured on mini: a correct run differs by up to 0.15
+// in scores and 0.14 in lists, one that reads the wrong owner's index keys by more than 0.4 in both.
+constexpr double kRunSelectionLimit = 0.25;
+// Nor for confidences behind a whole run: on the demo model they differ by up to 0.23.
+constexpr double kRunConfidenceLimit = 0.30;
 
 // --- units: single operations on random input
 inline constexpr Kind kActQuant = equal("units.act_quant");
@@ -105,9 +110,9 @@ inline constexpr Kind kGuidedMainKv = within("guided.main_kv", kWholeRunLimit);
 inline constexpr Kind kGuidedIndexKeys = within("guided.index_k", kWholeRunLimit);
 inline constexpr Kind kGuidedOpenGroup = within("guided.open_group", kWholeRunLimit);
 inline constexpr Kind kGuidedMainHidden = within("guided.main_hidden", kWholeRunLimit);
-inline constexpr Kind kGuidedScores = within("guided.index_scores", kWholeRunLimit);
-inline constexpr Kind kGuidedTopk = share("guided.topk", kWholeRunLimit);
-inline constexpr Kind kGuidedCandidates = share("guided.candidates", kWholeRunLimit);
+inline constexpr Kind kGuidedScores = within("guided.index_scores", kRunSelectionLimit);
+inline constexpr Kind kGuidedTopk = share("guided.topk", kRunSelectionLimit);
+inline constexpr Kind kGuidedCandidates = share("guided.candidates", kRunSelectionLimit);
 inline constexpr Kind kGuidedExperts = share("guided.experts", kWholeRunLimit);
 inline constexpr Kind kGuidedExpertWeights = within("guided.expert_weights", kWholeRunLimit);
 
@@ -115,9 +120,9 @@ inline constexpr Kind kGuidedExpertWeights = within("guided.expert_weights", kWh
 inline constexpr Kind kDecodeTopkOnScores = equal("decode.topk_on_scores");
 inline constexpr Kind kDecodeLogits = within("decode.logits", kWholeRunLimit);
 inline constexpr Kind kDecodeLayers = within("decode.layer_out", kWholeRunLimit);
-inline constexpr Kind kDecodeScores = within("decode.index_scores", kWholeRunLimit);
-inline constexpr Kind kDecodeTopk = share("decode.topk", kWholeRunLimit);
-inline constexpr Kind kDecodeCandidates = share("decode.candidates", kWholeRunLimit);
+inline constexpr Kind kDecodeScores = within("decode.index_scores", kRunSelectionLimit);
+inline constexpr Kind kDecodeTopk = share("decode.topk", kRunSelectionLimit);
+inline constexpr Kind kDecodeCandidates = share("decode.candidates", kRunSelectionLimit);
 
 // --- dspark: the drafter on recorded hidden states, and behind a whole run
 inline constexpr Kind kDraftWindow = within("dspark.window_kv", kStageLimit);
@@ -147,7 +152,7 @@ inline constexpr Kind kPromptIds = equal("prompts.ids");
 inline constexpr Kind kPromptGreedy = equal("prompts.greedy_ids");
 inline constexpr Kind kPromptText = equal("prompts.text");
 inline constexpr Kind kPromptDrafts = equal("prompts.draft_ids");
-inline constexpr Kind kPromptConfidence = within("prompts.confidence", kWholeRunLimit);
+inline constexpr Kind kPromptConfidence = within("prompts.confidence", kRunConfidenceLimit);
 inline constexpr Kind kPromptLogits = within("prompts.logits", kWholeRunLimit);
 
 // --- the folder itself: tensors that no check read, or of an unexpected shape

@@ -13,7 +13,7 @@ TEST(ServeConfig, AnEmptyFileGivesTheDefaults) {
   ASSERT_TRUE(config) << config.error().message();
   EXPECT_EQ(config->http.host, "127.0.0.1");
   EXPECT_EQ(config->http.port, 8080);
-  EXPECT_EQ(config->model.thinking, "on");
+  EXPECT_EQ(config->model.thinking, "auto");
   EXPECT_TRUE(validate(*config));
 }
 
@@ -63,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"[model]\naliases = \"a\"", "model.aliases must be an array of strings"},
         BadCase{"[model]\naliases = [1]", "model.aliases must be an array of strings"},
         BadCase{"[model]\ndirectory = 1", "model.directory must be a string"},
-        BadCase{"[model]\nthinking = \"maybe\"", "model.thinking must be one of on, off"},
+        BadCase{"[model]\nthinking = \"maybe\"", "model.thinking must be one of auto, on, off"},
         BadCase{"[model\nthinking", "bad.toml"}));
 
 TEST(ServeConfig, AMissingFileIsAnIoError) {

@@ -289,6 +289,19 @@ TEST_F(StreamTest, TwoFastProducersKeepTheirOrder) {
   EXPECT_GE(bytes["resp_0001"], 2000U);
 }
 
+TEST_F(StreamTest, ClosingASocketStopsItsWork) {
+  script_->decoder_step_us = 1000;
+  answer_endlessly();
+  start();
+  WebSocket socket(port());
+  open(socket);
+  socket.send(create("resp_0001", R"("max_tokens":4000)"));
+  socket.send(create("resp_0002", R"("max_tokens":4000)"));
+  read_until(socket, "response.content.delta");
+  socket.send_close();
+  EXPECT_TRUE(eventually([&] { return idle(); }, 1s));
+}
+
 TEST_F(StreamTest, ALostSocketStopsItsWorkAfterTheGrace) {
   options_.stream.detach_grace = 50ms;
   script_->decoder_step_us = 1000;
@@ -374,6 +387,23 @@ TEST_F(StreamTest, ASecondAttachMovesTheStream) {
   const Json moved = read_until(first, "error").back();
   EXPECT_EQ(moved["error"]["code"], "stream_moved");
   first.send_close();
+}
+
+TEST_F(StreamTest, KeptEventsExpire) {
+  options_.stream.replay_ttl = 30ms;
+  start();
+  WebSocket socket(port());
+  open(socket);
+  socket.send(create("resp_0001"));
+  read_until(socket, "response.done");
+  Json event;
+  for (int i = 0; i < 100 && event["type"] != "error"; ++i) {
+    std::this_thread::sleep_for(10ms);
+    socket.send(R"({"type":"response.resume","response_id":"resp_0001"})");
+    event = read_event(socket);
+    if (event["type"] != "error") read_until(socket, "response.done");
+  }
+  EXPECT_EQ(event["error"]["code"], "response_not_found");
 }
 
 // B61: unread output is bounded; the connection ends with the protocol's code and others do not notice.

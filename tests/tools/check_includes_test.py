@@ -40,7 +40,7 @@ class CheckIncludes(unittest.TestCase):
             "actors/router.h": '#include <caf/all.hpp>\n#include "engine/stage.h"\n',
             "gateway/sse.h": '#include <boost/beast/http.hpp>\n#include "actors/client.h"\n',
             "apps/serve.cpp": '#include "actors/router.h"\n#include "gateway/sse.h"\n#include <CLI/CLI.hpp>\n',
-            "apps/chat_socket.cpp": "#include <boost/asio.hpp>\n",
+            "apps/stream_client.cpp": "#include <boost/asio.hpp>\n",
             "tests/actors/x_test.cpp": '#include <caf/all.hpp>\n#include "kernels/cpu/rows.h"\n',
             "bench/b.cpp": '#include <benchmark/benchmark.h>\n#include "kernels/cpu/rows.h"\n',
         })

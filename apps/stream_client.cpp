@@ -1,0 +1,162 @@
+#include "apps/stream_client.h"
+
+#include <boost/asio/connect.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/beast/core/buffers_to_string.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/websocket/stream.hpp>
+#include <nlohmann/json.hpp>
+
+#include <chrono>
+#include <csignal>
+#include <utility>
+
+namespace cedar::apps {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace websocket = boost::beast::websocket;
+using Json = nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+Result<WsUrl> parse_ws_url(const std::string& url) {
+  constexpr std::string_view kScheme = "ws://";
+  if (url.rfind("wss://", 0) == 0)
+    return make_error(Errc::unsupported, "url: wss is not supported, use ws");
+  if (url.rfind(kScheme, 0) != 0) {
+    return make_error(Errc::invalid_argument, "url: must begin with ws://, got " + url);
+  }
+  const std::string rest = url.substr(kScheme.size());
+  const size_t slash = rest.find('/');
+  const std::string authority = rest.substr(0, slash);
+  const size_t colon = authority.rfind(':');
+  WsUrl result;
+  result.host = authority.substr(0, colon);
+  result.port = colon == std::string::npos ? "80" : authority.substr(colon + 1);
+  result.path =
+      slash == std::string::npos || rest.substr(slash) == "/" ? "/v1/stream" : rest.substr(slash);
+  if (result.host.empty() || result.port.empty()) {
+    return make_error(Errc::invalid_argument, "url: no host or port in " + url);
+  }
+  return result;
+}
+
+struct StreamClient::Impl {
+  asio::io_context io;
+  websocket::stream<asio::ip::tcp::socket> ws{io};
+  asio::signal_set signals{io};
+  beast::flat_buffer buffer;
+
+  // of the response that runs
+  const OnText* on_text = nullptr;
+  Clock::time_point begin;
+  std::string response_id;
+  std::string cancel_text;
+  StreamCounts counts;
+  std::optional<Error> error;
+  bool ended = false;
+
+  void read();
+  void on_event(const Json& event);
+  void end_with(Error e) {
+    error = std::move(e);
+    ended = true;
+  }
+  double elapsed() const { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+};
+
+StreamClient::StreamClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+StreamClient::~StreamClient() {
+  boost::system::error_code ignored;
+  impl_->ws.next_layer().close(ignored);
+}
+
+Result<std::unique_ptr<StreamClient>> StreamClient::connect(const WsUrl& url) {
+  auto impl = std::make_unique<Impl>();
+  boost::system::error_code error;
+  asio::ip::tcp::resolver resolver(impl->io);
+  const auto addresses = resolver.resolve(url.host, url.port, error);
+  if (!error) asio::connect(impl->ws.next_layer(), addresses, error);
+  if (!error) {
+    impl->ws.set_option(websocket::stream_base::decorator([](websocket::request_type& request) {
+      request.set(beast::http::field::sec_websocket_protocol, "cedar.v1");
+    }));
+    impl->ws.handshake(url.host + ':' + url.port, url.path, error);
+  }
+  if (error) {
+    return make_error(Errc::unavailable, "cannot connect to ws://" + url.host + ':' + url.port +
+                                             url.path + ": " + error.message());
+  }
+  return std::unique_ptr<StreamClient>(new StreamClient(std::move(impl)));
+}
+
+Result<StreamCounts> StreamClient::run(const std::string& request_json, const OnText& on_text) {
+  Impl& impl = *impl_;
+  impl.on_text = &on_text;
+  impl.counts = {};
+  impl.error.reset();
+  impl.ended = false;
+  impl.response_id.clear();
+  impl.begin = Clock::now();
+  boost::system::error_code error;
+  const std::string message =
+      R"({"type":"response.create","resumable":false,"request":)" + request_json + '}';
+  impl.ws.write(asio::buffer(message), error);
+  if (error) return make_error(Errc::unavailable, "connection lost: " + error.message());
+  boost::system::error_code ignored;
+  impl.signals.add(SIGINT, ignored);
+  impl.signals.async_wait([&impl](boost::system::error_code aborted, int) {
+    if (aborted || impl.response_id.empty()) return;
+    impl.cancel_text = Json{{"type", "response.cancel"}, {"response_id", impl.response_id}}.dump();
+    impl.ws.async_write(asio::buffer(impl.cancel_text), [](boost::system::error_code, size_t) {});
+  });
+  impl.read();
+  impl.io.restart();
+  while (!impl.ended && impl.io.run_one() > 0) {
+  }
+  impl.signals.clear(ignored);
+  impl.signals.cancel(ignored);
+  impl.io.poll();  // the handlers of what was cancelled refer to this call
+  impl.on_text = nullptr;
+  if (impl.error) return *impl.error;
+  return impl.counts;
+}
+
+void StreamClient::Impl::read() {
+  ws.async_read(buffer, [this](boost::system::error_code failed, size_t) {
+    if (failed)
+      return end_with(make_error(Errc::unavailable, "connection lost: " + failed.message()));
+    const Json event = Json::parse(beast::buffers_to_string(buffer.data()), nullptr, false);
+    buffer.consume(buffer.size());
+    if (event.is_object()) on_event(event);
+    if (!ended) read();
+  });
+}
+
+void StreamClient::Impl::on_event(const Json& event) {
+  const std::string type = event.value("type", "");
+  if (type == "response.created") {
+    response_id = event.value("response_id", "");
+  } else if (type == "response.content.delta" || type == "response.reasoning.delta") {
+    if (counts.first_token_s == 0) counts.first_token_s = elapsed();
+    (*on_text)(event.value("delta", ""), type == "response.reasoning.delta");
+  } else if (type == "error") {
+    end_with(make_error(Errc::invalid_argument, event["error"].value("message", "refused")));
+  } else if (type == "response.done") {
+    counts.total_s = elapsed();
+    counts.status = event.value("status", "");
+    const Json usage = event.value("usage", Json::object());
+    counts.prompt_tokens = usage.value("prompt_tokens", int64_t{0});
+    counts.completion_tokens = usage.value("completion_tokens", int64_t{0});
+    ended = true;
+    if (counts.status == "failed") {
+      end_with(make_error(Errc::unavailable,
+                          event.value("error", Json::object()).value("message", "failed")));
+    }
+  }
+}
+
+}  // namespace cedar::apps

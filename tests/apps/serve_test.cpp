@@ -1,0 +1,101 @@
+// `cedar serve` and `cedar chat` together, as `make run` uses them.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/support/program.h"
+#include "tests/support/socket_client.h"
+
+namespace cedar {
+namespace {
+
+using test::Program;
+using test::run_program;
+using testing::HasSubstr;
+
+class ServeTest : public testing::Test {
+ protected:
+  Program server_{{CEDAR_PROGRAM, "serve", "--port", "0", "--threads", "2"}};
+  std::string url_;
+  uint16_t port_ = 0;
+
+  void SetUp() override {
+    ASSERT_TRUE(server_.wait_for_output("context"));
+    const std::string& line = server_.output();
+    const size_t colon = line.find(':', line.find("http://") + 7);
+    port_ = static_cast<uint16_t>(std::stoi(line.substr(colon + 1)));
+    url_ = "ws://127.0.0.1:" + std::to_string(port_) + "/v1/stream";
+  }
+};
+
+TEST_F(ServeTest, ChatAnswersAboutADocument) {
+  const std::string document = std::string(CEDAR_SOURCE_DIR) + "/config/demo/sample_document.txt";
+  const auto one =
+      run_program({CEDAR_PROGRAM, "chat", "--url", url_, "--file", document, "What is E8236?"});
+  EXPECT_EQ(one.status, 0) << one.err;
+  EXPECT_EQ(one.out, "E8236 queue failed on proxy-32\n");
+  EXPECT_THAT(one.err, HasSubstr("tokens read, first token after"));
+  const auto several = run_program({CEDAR_PROGRAM, "chat", "--url", url_, "--file", document},
+                                   "What is E8236?\nShow error E9118\n");
+  EXPECT_EQ(several.out, "E8236 queue failed on proxy-32\nE9118 monitor failed on build-46\n");
+  const auto limited =
+      run_program({CEDAR_PROGRAM, "chat", "--url", url_, "--max-tokens", "2", "Hello"});
+  EXPECT_THAT(limited.err, HasSubstr("incomplete; "));
+}
+
+TEST_F(ServeTest, ChatExplainsWhatGoesWrong) {
+  EXPECT_EQ(run_program({CEDAR_PROGRAM, "chat", "--url", "http://x", "Hi"}).status, 2);
+  const auto refused =
+      run_program({CEDAR_PROGRAM, "chat", "--url", url_, "--max-tokens", "99999", "Hi"});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_THAT(refused.err, HasSubstr("max_tokens"));
+  const auto nobody =
+      run_program({CEDAR_PROGRAM, "chat", "--url", "ws://127.0.0.1:1/v1/stream", "Hi"});
+  EXPECT_EQ(nobody.status, 1);
+  EXPECT_THAT(nobody.err, HasSubstr("cannot connect"));
+}
+
+TEST_F(ServeTest, InterruptingChatCancelsItsResponse) {
+  Program chat({CEDAR_PROGRAM, "chat", "--url", url_, "--temperature", "2", "--max-tokens", "16000",
+                "Tell me"});
+  ASSERT_TRUE(chat.wait_for_output(" ", std::chrono::seconds(10)));
+  chat.signal(SIGINT);
+  const auto result = chat.finish();
+  EXPECT_TRUE(result.status == 0 || result.status == -1);
+  EXPECT_THAT(test::get(port_, "/metrics")->body, HasSubstr("cedar_decoder_sequences 0"));
+}
+
+// B75: SIGTERM during live streams: every stream ends properly and the exit status is 0.
+TEST_F(ServeTest, SigtermDuringLiveStreamsExitsCleanly) {
+  const std::string body =
+      R"({"prompt":"once upon a time","stream":true,"max_tokens":8000,"ignore_eos":true})";
+  std::vector<std::unique_ptr<test::Socket>> sockets;
+  for (int i = 0; i < 8; ++i) {
+    sockets.push_back(std::make_unique<test::Socket>(port_));
+    sockets.back()->send(test::post_text("/v1/completions", body));
+  }
+  for (const auto& socket : sockets) ASSERT_TRUE(socket->take_until("\"text\":"));
+  server_.signal(SIGTERM);
+  const auto result = server_.finish();
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("stopped"));
+  for (const auto& socket : sockets) EXPECT_TRUE(socket->take_until("[DONE]"));
+}
+
+TEST(Serve, WrongUseIsExplained) {
+  EXPECT_EQ(run_program({CEDAR_PROGRAM, "serve", "--port", "70000"}).status, 2);
+  EXPECT_EQ(run_program({CEDAR_PROGRAM, "serve", "--config", "no/such.toml"}).status, 2);
+  const std::string path = testing::TempDir() + "/cedar_bad.toml";
+  std::ofstream(path) << "[http]\nprot = 1\n";
+  const auto bad = run_program({CEDAR_PROGRAM, "serve", "--config", path});
+  EXPECT_EQ(bad.status, 2);
+  EXPECT_THAT(bad.err, HasSubstr("http.prot is no known setting"));
+  const auto model = run_program({CEDAR_PROGRAM, "serve", "--model", "no/such"});
+  EXPECT_EQ(model.status, 1);
+  EXPECT_THAT(model.err, HasSubstr("no/such"));
+}
+
+}  // namespace
+}  // namespace cedar
