@@ -2,7 +2,7 @@
 
 #include <caf/scoped_actor.hpp>
 
-#include <cstring>
+#include <algorithm>
 #include <utility>
 
 #include "actors/errors.h"
@@ -24,7 +24,7 @@ class ActorEngramSource final : public engine::EngramSource {
         .receive(
             [&](const EngramRows& rows) {
               if (rows.packed.size() == bytes) {
-                std::memcpy(packed, rows.packed.data(), bytes);
+                std::copy(rows.packed.begin(), rows.packed.end(), packed);
               } else {
                 status = make_error(Errc::internal, "Engram reply of layer " +
                                                         std::to_string(layer) + ": expected " +
