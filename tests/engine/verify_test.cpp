@@ -38,6 +38,17 @@ TEST(Verify, TheMiniCheckpointEqualsTheReference) {
   }
 }
 
+TEST(Verify, TheDemoCheckpointAnswersAsTheReference) {
+  const auto report = verify(testing::demo_model(), testing::demo_path(), golden_path("demo"), {});
+  ASSERT_TRUE(report.has_value()) << report.error().message();
+  EXPECT_EQ(report->failed(), 0) << report->text();
+  const KindResult* greedy = report->find("prompts.greedy_ids");
+  ASSERT_NE(greedy, nullptr);
+  EXPECT_EQ(greedy->passed, 20);
+  // The thirteen lookups and four of the others have exact texts; the rest is babble with gaps near zero.
+  EXPECT_GE(report->find("prompts.text")->passed, 17);
+}
+
 TEST(Verify, AFolderWithoutGoldenValuesIsAnError) {
   const auto report = verify(testing::mini_model(), mini_path(), golden_path("chat"), {});
   ASSERT_FALSE(report.has_value());
