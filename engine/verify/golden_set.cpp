@@ -65,9 +65,14 @@ const TensorView* GoldenFile::tensor(const std::string& name, DType dtype,
   if (view == nullptr) return nullptr;
   read_.insert(name);
   if (view->dtype == dtype && fits(view->shape, shape)) return view;
-  problems_.push_back(name + ": expected " + std::string(to_string(dtype)) + " " +
-                      shape_string(shape) + ", found " + std::string(to_string(view->dtype)) + " " +
-                      shape_string(view->shape) + " (-1: any size)");
+  const std::string problem = name + ": expected " + std::string(to_string(dtype)) + " " +
+                              shape_string(shape) + ", found " +
+                              std::string(to_string(view->dtype)) + " " +
+                              shape_string(view->shape) + " (-1: any size)";
+  // Several groups may ask for the same tensor.
+  if (std::find(problems_.begin(), problems_.end(), problem) == problems_.end()) {
+    problems_.push_back(problem);
+  }
   return nullptr;
 }
 
