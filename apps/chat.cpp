@@ -140,7 +140,8 @@ int converse(Conversation& conversation, std::string document) {
     const Status asked = conversation.ask(document + line);
     if (!asked) {
       status = fail(asked.error().message());
-      if (asked.error().code == Errc::unavailable) break;
+      const Errc code = asked.error().code;
+      if (code == Errc::unavailable || code == Errc::cancelled) break;  // no connection any more
       continue;
     }
     document.clear();  // it is part of the first question, which stays in the conversation

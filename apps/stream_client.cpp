@@ -53,13 +53,22 @@ struct StreamClient::Impl {
   const OnText* on_text = nullptr;
   Clock::time_point begin;
   std::string response_id;
-  std::string cancel_text;
+  std::string cancel_text;      // being written, or written
+  bool interrupted = false;     // by a first SIGINT
+  bool writing_cancel = false;  // cancel_text and the connection are in use
+  bool lost = false;            // the connection is of no more use
   StreamCounts counts;
   std::optional<Error> error;
   bool ended = false;
 
   void read();
   void on_event(const Json& event);
+  void await_interrupt();
+  void cancel();
+  void end_lost(Error e) {
+    lost = true;
+    end_with(std::move(e));
+  }
   void end_with(Error e) {
     error = std::move(e);
     ended = true;
@@ -99,23 +108,25 @@ Result<StreamCounts> StreamClient::run(const std::string& request_json, const On
   impl.counts = {};
   impl.error.reset();
   impl.ended = false;
+  impl.interrupted = false;
   impl.response_id.clear();
+  impl.cancel_text.clear();
   impl.begin = Clock::now();
+  boost::system::error_code ignored;
+  impl.io.restart();
+  // Before the request is sent, so that from then on a signal ends the response and not the program.
+  impl.signals.add(SIGINT, ignored);
+  impl.await_interrupt();
   boost::system::error_code error;
   const std::string message =
       R"({"type":"response.create","resumable":false,"request":)" + request_json + '}';
   impl.ws.write(asio::buffer(message), error);
-  if (error) return make_error(Errc::unavailable, "connection lost: " + error.message());
-  boost::system::error_code ignored;
-  impl.signals.add(SIGINT, ignored);
-  impl.signals.async_wait([&impl](boost::system::error_code aborted, int) {
-    if (aborted || impl.response_id.empty()) return;
-    impl.cancel_text = Json{{"type", "response.cancel"}, {"response_id", impl.response_id}}.dump();
-    impl.ws.async_write(asio::buffer(impl.cancel_text), [](boost::system::error_code, size_t) {});
-  });
-  impl.read();
-  impl.io.restart();
-  while (!impl.ended && impl.io.run_one() > 0) {
+  if (error) {
+    impl.end_lost(make_error(Errc::unavailable, "connection lost: " + error.message()));
+  } else {
+    impl.read();
+  }
+  while ((!impl.ended || (impl.writing_cancel && !impl.lost)) && impl.io.run_one() > 0) {
   }
   impl.signals.clear(ignored);
   impl.signals.cancel(ignored);
@@ -125,10 +136,28 @@ Result<StreamCounts> StreamClient::run(const std::string& request_json, const On
   return impl.counts;
 }
 
+void StreamClient::Impl::await_interrupt() {
+  signals.async_wait([this](boost::system::error_code aborted, int) {
+    if (aborted) return;
+    if (std::exchange(interrupted, true)) {
+      return end_lost(make_error(Errc::cancelled, "interrupted"));
+    }
+    if (!response_id.empty()) cancel();
+    await_interrupt();
+  });
+}
+
+void StreamClient::Impl::cancel() {
+  cancel_text = Json{{"type", "response.cancel"}, {"response_id", response_id}}.dump();
+  writing_cancel = true;
+  ws.async_write(asio::buffer(cancel_text),
+                 [this](boost::system::error_code, size_t) { writing_cancel = false; });
+}
+
 void StreamClient::Impl::read() {
   ws.async_read(buffer, [this](boost::system::error_code failed, size_t) {
     if (failed)
-      return end_with(make_error(Errc::unavailable, "connection lost: " + failed.message()));
+      return end_lost(make_error(Errc::unavailable, "connection lost: " + failed.message()));
     const Json event = Json::parse(beast::buffers_to_string(buffer.data()), nullptr, false);
     buffer.consume(buffer.size());
     if (event.is_object()) on_event(event);
@@ -140,6 +169,7 @@ void StreamClient::Impl::on_event(const Json& event) {
   const std::string type = event.value("type", "");
   if (type == "response.created") {
     response_id = event.value("response_id", "");
+    if (interrupted) cancel();
   } else if (type == "response.content.delta" || type == "response.reasoning.delta") {
     if (counts.first_token_s == 0) counts.first_token_s = elapsed();
     (*on_text)(event.value("delta", ""), type == "response.reasoning.delta");

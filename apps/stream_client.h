@@ -33,8 +33,10 @@ class StreamClient {
   ~StreamClient();
 
   using OnText = std::function<void(std::string_view text, bool reasoning)>;
-  /// Sends a request (the JSON text of a chat body) and passes the answer's text on as it comes. SIGINT
-  /// cancels the response. Errors: what the server said, or unavailable when the connection is lost.
+  /// Sends a request (the JSON text of a chat body) and passes the answer's text on as it comes. The first SIGINT
+  /// cancels the response (as soon as the server has accepted it), another one ends the call. Errors: what the server
+  /// said; unavailable when the connection is lost; cancelled after the second SIGINT. After these two the client is
+  /// of no further use.
   Result<StreamCounts> run(const std::string& request_json, const OnText& on_text);
 
  private:

@@ -5,10 +5,10 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "actors/client.h"
+#include "tests/support/eventually.h"
 
 namespace cedar::test {
 
@@ -70,16 +70,5 @@ class CollectingSink final : public actors::StreamSink {
   std::optional<actors::FinishedEvent> finished_;
   int finishes_ = 0;
 };
-
-/// Polls `condition` until it holds or `limit` has passed.
-template <class Condition>
-bool eventually(Condition condition, std::chrono::milliseconds limit = std::chrono::seconds(10)) {
-  const auto deadline = std::chrono::steady_clock::now() + limit;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
 
 }  // namespace cedar::test
