@@ -3,7 +3,6 @@
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/http/read.hpp>
 #include <boost/beast/websocket/rfc6455.hpp>
 
 #include <utility>
@@ -21,7 +20,6 @@ namespace http = boost::beast::http;
 
 namespace {
 
-constexpr size_t kReadBytes = 16384;
 constexpr size_t kMaxBytesAhead = 65536;  // of pipelined requests, while an answer runs
 constexpr std::chrono::milliseconds kLingerTime{2000};
 constexpr std::chrono::milliseconds kLingerTimeAtStop{200};
@@ -32,7 +30,9 @@ HttpSession::HttpSession(GatewayContext& context, asio::ip::tcp::socket socket)
     : context_(context),
       socket_(std::move(socket)),
       read_timer_(socket_.get_executor()),
-      write_timer_(socket_.get_executor()) {
+      write_timer_(socket_.get_executor()),
+      reader_(static_cast<size_t>(context.options.http.max_header_bytes),
+              static_cast<size_t>(context.options.http.max_body_bytes)) {
   context_.metrics.connection_opened();
 }
 
@@ -43,7 +43,7 @@ HttpSession::~HttpSession() {
 
 void HttpSession::run() {
   context_.connections.add(shared_from_this());
-  asio::dispatch(executor(), [self = shared_from_this()] { self->wait_request(); });
+  asio::dispatch(executor(), [self = shared_from_this()] { self->next_request(); });
 }
 
 void HttpSession::stop_soon() {
@@ -59,65 +59,87 @@ void HttpSession::stop_now() {
 
 // --- reading a request -----------------------------------------------------------------------------------
 
-void HttpSession::wait_request() {
+void HttpSession::next_request() {
   if (context_.stopping) return close();
   state_ = State::idle;
-  parser_.emplace();
-  parser_->header_limit(static_cast<uint32_t>(context_.options.http.max_header_bytes));
-  parser_->body_limit(static_cast<uint64_t>(context_.options.http.max_body_bytes));
-  if (buffer_.size() > 0) return read_header();
+  route_ = {};
+  request_id_.clear();
+  head_only_ = false;
+  reader_.begin();
   arm_reading(context_.options.http.idle_timeout);
-  if (!reading_ahead_) watch_client();
+  advance();
 }
 
-void HttpSession::read_header() {
-  state_ = State::reading;
-  arm_reading(context_.options.http.header_timeout);
-  request_read_pending_ = true;
-  http::async_read_header(
-      socket_, buffer_, *parser_,
-      [self = shared_from_this()](ErrorCode error, size_t) { self->on_header(error); });
+/// The only place that reads. Called again whenever the state changes to one that reads.
+void HttpSession::read_more() {
+  if (read_pending_ || client_eof_) return;
+  if (state_ == State::upgrading || state_ == State::closed) return;
+  if (state_ == State::answering && reader_.bytes_ahead() >= kMaxBytesAhead) return;
+  read_pending_ = true;
+  socket_.async_read_some(
+      asio::buffer(incoming_),
+      [self = shared_from_this()](ErrorCode error, size_t bytes) { self->on_read(error, bytes); });
 }
 
-void HttpSession::on_header(ErrorCode error) {
-  request_read_pending_ = false;
-  if (state_ != State::reading) return;
-  if (error) return refuse_broken(error);
-  const auto& request = parser_->get();
+void HttpSession::on_read(ErrorCode error, size_t bytes) {
+  read_pending_ = false;
+  if (state_ == State::closed) return;
+  if (state_ == State::closing) return error ? close() : read_more();  // nobody wants it
+  reader_.put({incoming_.data(), bytes});
+  if (state_ == State::upgrading && (!error || error == asio::error::operation_aborted)) {
+    return upgrade_when_quiet();
+  }
+  if (error == asio::error::eof) return on_client_eof();
+  if (error) return client_gone();
+  if (state_ == State::answering) return read_more();
+  advance();
+}
+
+void HttpSession::on_client_eof() {
+  client_eof_ = true;
+  if (state_ != State::answering || generating_) client_gone();
+}
+
+/// Goes on with the request as far as the bytes reach.
+void HttpSession::advance() {
+  while (true) {
+    if (state_ == State::idle && reader_.bytes_ahead() > 0) {
+      state_ = State::reading;
+      arm_reading(context_.options.http.header_timeout);
+    }
+    switch (reader_.advance()) {
+      case RequestReader::Step::more: return client_eof_ ? close() : read_more();
+      case RequestReader::Step::header: on_header(); break;
+      case RequestReader::Step::broken: return refuse_broken();
+      case RequestReader::Step::request:
+        read_timer_.cancel();
+        handle_request();
+        return read_more();
+    }
+  }
+}
+
+void HttpSession::on_header() {
+  const auto& request = reader_.request();
   keep_alive_ = request.keep_alive() && !context_.stopping;
   head_only_ = request.method() == http::verb::head;
   chunked_ = request.version() >= 11;
   const auto id = request.find("X-Request-Id");
-  request_id_ = id == request.end() ? std::string()
-                                    : clean_request_id({id->value().data(), id->value().size()});
+  if (id != request.end()) request_id_ = clean_request_id({id->value().data(), id->value().size()});
   const auto method = request.method_string();
   const auto target = request.target();
   route_ = find_route({method.data(), method.size()}, {target.data(), target.size()});
   if (beast::iequals(request[http::field::expect], "100-continue")) {
     send("HTTP/1.1 100 Continue\r\n\r\n");
   }
-  read_body();
-}
-
-void HttpSession::read_body() {
   arm_reading(context_.options.http.body_timeout);
-  request_read_pending_ = true;
-  http::async_read(socket_, buffer_, *parser_,
-                   [self = shared_from_this()](ErrorCode error, size_t) { self->on_body(error); });
 }
 
-void HttpSession::on_body(ErrorCode error) {
-  request_read_pending_ = false;
-  if (state_ != State::reading) return;
-  if (error) return refuse_broken(error);
-  read_timer_.cancel();
-  handle_request();
-}
-
-/// The rest of the connection cannot be understood: answer if there is a sensible answer, then close.
-void HttpSession::refuse_broken(ErrorCode error) {
+/// The rest of the connection cannot be understood: answer, then close.
+void HttpSession::refuse_broken() {
   keep_alive_ = false;
   head_only_ = false;
+  const ErrorCode error = reader_.error();
   if (error == http::error::header_limit) {
     respond(error_response(
         http_error(431, "the header is longer than " +
@@ -126,12 +148,10 @@ void HttpSession::refuse_broken(ErrorCode error) {
     respond(error_response(
         http_error(413, "the body is longer than " +
                             std::to_string(context_.options.http.max_body_bytes) + " bytes")));
-  } else if (error.category() == http::make_error_code(http::error::bad_method).category() &&
-             error != http::error::end_of_stream && error != http::error::partial_message) {
-    respond(error_response(http_error(400, "not a valid HTTP request: " + error.message())));
   } else {
-    close();
+    respond(error_response(http_error(400, "not a valid HTTP request: " + error.message())));
   }
+  read_more();
 }
 
 // --- answering -------------------------------------------------------------------------------------------
@@ -144,9 +164,8 @@ void HttpSession::handle_request() {
     case Endpoint::stream: return upgrade();
     case Endpoint::tokenize:
     case Endpoint::detokenize:
-      watch_client();
       asio::post(context_.compute, [self = shared_from_this(),
-                                    body = std::move(parser_->get().body())] {
+                                    body = std::move(reader_.request().body())] {
         const auto work = self->route_.endpoint == Endpoint::tokenize ? tokenize : detokenize;
         asio::post(self->executor(), [self, response = work(body, self->context_.card)]() mutable {
           self->respond(std::move(response));
@@ -158,9 +177,10 @@ void HttpSession::handle_request() {
 }
 
 void HttpSession::handle_generate(ApiKind kind) {
-  watch_client();
+  if (client_eof_) return client_gone();
+  generating_ = true;
   asio::post(context_.compute,
-             [self = shared_from_this(), kind, body = std::move(parser_->get().body())] {
+             [self = shared_from_this(), kind, body = std::move(reader_.request().body())] {
                auto prepared = read_generate_request(kind, body, self->context_.card);
                asio::post(self->executor(), [self, prepared = std::move(prepared)]() mutable {
                  self->start_generation(std::move(prepared));
@@ -181,44 +201,33 @@ void HttpSession::start_generation(Result<PreparedRequest> prepared) {
 }
 
 void HttpSession::upgrade() {
-  if (!beast::websocket::is_upgrade(parser_->get())) {
+  if (!beast::websocket::is_upgrade(reader_.request())) {
     HttpResponse response = error_response(http_error(426, "this path speaks WebSocket only"));
     response.headers.emplace_back("Upgrade", "websocket");
     return respond(std::move(response));
   }
-  if (!WebSocketSession::offers_protocol(parser_->get())) {
+  if (!WebSocketSession::offers_protocol(reader_.request())) {
     return respond(error_response(http_error(400, "Sec-WebSocket-Protocol must offer cedar.v1")));
   }
-  if (!WebSocketSession::same_origin(parser_->get())) {
+  if (!WebSocketSession::same_origin(reader_.request())) {
     return respond(error_response(http_error(403, "pages of another origin may not connect")));
   }
-  context_.metrics.count_http(route_.label, 101);
-  state_ = State::closed;  // of this object; the socket moves on
-  read_timer_.cancel();
-  std::make_shared<WebSocketSession>(context_, std::move(socket_))->run(parser_->release());
+  state_ = State::upgrading;
+  upgrade_when_quiet();
 }
 
-/// Reads while nothing is expected: finds out that the client left, and keeps what it sends ahead.
-void HttpSession::watch_client() {
-  if (reading_ahead_ || buffer_.size() >= kMaxBytesAhead) return;
-  reading_ahead_ = true;
-  socket_.async_read_some(buffer_.prepare(kReadBytes),
-                          [self = shared_from_this()](ErrorCode error, size_t bytes) {
-                            self->on_bytes_ahead(error, bytes);
-                          });
-}
-
-void HttpSession::on_bytes_ahead(ErrorCode error, size_t bytes) {
-  reading_ahead_ = false;
-  if (state_ == State::closed) return;
-  if (error) return client_gone();
-  if (state_ == State::closing) {
-    buffer_.clear();  // nobody will read it
-    return watch_client();
+/// A socket moves only when nothing is pending on it: what is ends first and comes back here.
+void HttpSession::upgrade_when_quiet() {
+  if (writing_) return;
+  if (read_pending_) {
+    ErrorCode ignored;
+    socket_.cancel(ignored);
+    return;
   }
-  buffer_.commit(bytes);
-  if (state_ == State::idle) return read_header();
-  watch_client();
+  state_ = State::closed;  // of this object; the socket moves on
+  context_.metrics.count_http(route_.label, 101);
+  std::make_shared<WebSocketSession>(context_, std::move(socket_), reader_.ahead())
+      ->run(std::move(reader_.request()));
 }
 
 void HttpSession::client_gone() {
@@ -229,6 +238,7 @@ void HttpSession::client_gone() {
 void HttpSession::respond(HttpResponse response) {
   if (state_ == State::closed) return;
   state_ = State::answering;
+  generating_ = false;
   read_timer_.cancel();
   context_.metrics.count_http(route_.label, response.status);
   HeadOptions options;
@@ -269,6 +279,7 @@ void HttpSession::end_stream() {
   if (state_ == State::closed) return;
   read_timer_.cancel();
   idle_piece_.clear();
+  generating_ = false;
   answer_complete_ = true;
   send(chunked_ ? kLastChunk : std::string_view());
 }
@@ -289,6 +300,7 @@ void HttpSession::send(std::string_view bytes) {
 
 void HttpSession::write_next() {
   if (out_.empty()) {
+    if (state_ == State::upgrading) return upgrade_when_quiet();
     if (std::exchange(answer_complete_, false)) answer_done();
     return;
   }
@@ -311,20 +323,20 @@ void HttpSession::on_written(ErrorCode error) {
 
 void HttpSession::answer_done() {
   generation_.reset();
-  if (keep_alive_ && !context_.stopping) return wait_request();
+  if (keep_alive_ && !context_.stopping) return next_request();
   linger();
 }
 
 /// Closing with unread input would reset the connection and could take the answer with it: say that nothing
 /// more comes, then read until the client closes, for a short while.
 void HttpSession::linger() {
-  if (request_read_pending_) return close();  // after a timeout; a second read is not possible
+  if (client_eof_) return close();
   state_ = State::closing;
   ErrorCode ignored;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
-  buffer_.clear();
+  reader_.clear();
   arm_reading(context_.stopping ? kLingerTimeAtStop : kLingerTime);
-  watch_client();
+  read_more();
 }
 
 void HttpSession::close() {

@@ -1,23 +1,23 @@
 #pragma once
-// One HTTP/1.1 connection. Requests are served one after the other; while an answer runs the socket is still
-// read, so that a client that leaves is noticed at once.
+// One HTTP/1.1 connection. Requests are served one after the other. The socket is read all the time, one read
+// at a time: while an answer runs its bytes are kept for the next request, and a client that leaves is noticed
+// at once. A client that only ends its own side (half-close) still gets the answers of the short endpoints; for
+// a generation nothing tells it from one that left, so that the end of its side cancels the work.
 
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 
+#include <array>
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "gateway/connection_set.h"
 #include "gateway/context.h"
 #include "gateway/generation.h"
 #include "gateway/http_writer.h"
+#include "gateway/request_reader.h"
 #include "gateway/routes.h"
 
 namespace cedar::gateway {
@@ -42,21 +42,22 @@ class HttpSession final : public HttpWriter,
  private:
   using ErrorCode = boost::system::error_code;
   /// idle: waiting for a request's first byte.  reading: the rest of it.  answering: until its last byte is
-  /// written.  closing: the last answer is out, the client should close.  closed: the socket is.
-  enum class State : uint8_t { idle, reading, answering, closing, closed };
+  /// written.  upgrading: until neither a read nor a write is pending, then the socket moves on.  closing: the
+  /// last answer is out, the client should close.  closed: the socket is, or belongs to a WebSocket.
+  enum class State : uint8_t { idle, reading, answering, upgrading, closing, closed };
 
-  void wait_request();
-  void read_header();
-  void on_header(ErrorCode error);
-  void read_body();
-  void on_body(ErrorCode error);
-  void refuse_broken(ErrorCode error);
+  void next_request();
+  void read_more();
+  void on_read(ErrorCode error, size_t bytes);
+  void on_client_eof();
+  void advance();
+  void on_header();
+  void refuse_broken();
   void handle_request();
   void handle_generate(ApiKind kind);
   void start_generation(Result<PreparedRequest> prepared);
   void upgrade();
-  void watch_client();
-  void on_bytes_ahead(ErrorCode error, size_t bytes);
+  void upgrade_when_quiet();
   void client_gone();
 
   void send(std::string_view bytes);
@@ -77,8 +78,9 @@ class HttpSession final : public HttpWriter,
   boost::asio::ip::tcp::socket socket_;
   boost::asio::steady_timer read_timer_;   // idle, header, body, or the pause on a silent stream
   boost::asio::steady_timer write_timer_;  // one write
-  boost::beast::flat_buffer buffer_;
-  std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
+  // The only memory that a pending read writes to. The parser's buffer moves its bytes as it likes.
+  std::array<char, 16384> incoming_;
+  RequestReader reader_;
   std::shared_ptr<Generation> generation_;
   Route route_;
   std::string request_id_;
@@ -86,8 +88,9 @@ class HttpSession final : public HttpWriter,
   std::string out_;        // not handed to the socket yet
   std::string in_flight_;  // being written
   State state_ = State::idle;
-  bool request_read_pending_ = false;  // a header or a body is being read
-  bool reading_ahead_ = false;         // a read is pending while no request is expected
+  bool read_pending_ = false;
+  bool client_eof_ = false;  // it sends nothing more
+  bool generating_ = false;  // from a generation's request to the end of its answer
   bool writing_ = false;
   bool answer_complete_ = false;  // all of it is in out_
   bool keep_alive_ = true;

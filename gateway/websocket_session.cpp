@@ -45,9 +45,10 @@ bool WebSocketSession::same_origin(const UpgradeRequest& request) {
   return scheme != beast::string_view::npos && beast::iequals(value.substr(scheme + 3), host);
 }
 
-WebSocketSession::WebSocketSession(GatewayContext& context, asio::ip::tcp::socket socket)
+WebSocketSession::WebSocketSession(GatewayContext& context, asio::ip::tcp::socket socket,
+                                   std::string_view ahead)
     : context_(context),
-      ws_(std::move(socket)),
+      ws_(std::move(socket), ahead),
       tick_timer_(ws_.get_executor()),
       write_timer_(ws_.get_executor()) {
   context_.metrics.connection_opened();
@@ -172,7 +173,6 @@ void WebSocketSession::write_next() {
 }
 
 void WebSocketSession::on_written(ErrorCode error, size_t) {
-  writing_ = false;
   if (dropped_) return;
   if (!closing_) write_timer_.cancel();
   if (error) return drop(false);
@@ -180,8 +180,10 @@ void WebSocketSession::on_written(ErrorCode error, size_t) {
   outbox_.pop_front();
   if (lagged_ && unsent_bytes() <= context_.options.stream.merge_unsent_bytes) {
     lagged_ = false;
-    protocol_->on_writable();
+    protocol_
+        ->on_writable();  // queues frames; while writing_ is set, that begins no write of its own
   }
+  writing_ = false;
   write_next();
   close_when_drained();
 }
@@ -258,7 +260,7 @@ void WebSocketSession::drop(bool client_closed) {
   closing_ = true;
   protocol_->on_closed(client_closed);
   ErrorCode ignored;
-  ws_.next_layer().close(ignored);
+  ws_.next_layer().next_layer().close(ignored);
   tick_timer_.cancel();
   write_timer_.cancel();
   context_.connections.remove(this);

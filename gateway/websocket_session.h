@@ -13,10 +13,12 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "gateway/connection_set.h"
 #include "gateway/context.h"
 #include "gateway/frame_target.h"
+#include "gateway/handed_over_socket.h"
 #include "gateway/stream_protocol.h"
 
 namespace cedar::gateway {
@@ -32,8 +34,10 @@ class WebSocketSession final : public FrameTarget,
   /// False for a browser page of another origin: such a page could act in its visitor's name.
   static bool same_origin(const UpgradeRequest& request);
 
-  /// `socket`'s executor is a strand of its own.
-  WebSocketSession(GatewayContext& context, boost::asio::ip::tcp::socket socket);
+  /// `socket`'s executor is a strand of its own, and nothing is pending on it. `ahead`: what was read from it
+  /// behind the upgrade request.
+  WebSocketSession(GatewayContext& context, boost::asio::ip::tcp::socket socket,
+                   std::string_view ahead);
   ~WebSocketSession() override;
   void run(UpgradeRequest request);
 
@@ -66,7 +70,7 @@ class WebSocketSession final : public FrameTarget,
   boost::asio::any_io_executor executor() { return ws_.get_executor(); }
 
   GatewayContext& context_;
-  boost::beast::websocket::stream<boost::asio::ip::tcp::socket> ws_;
+  boost::beast::websocket::stream<HandedOverSocket> ws_;
   boost::beast::flat_buffer buffer_;
   boost::asio::steady_timer tick_timer_;
   boost::asio::steady_timer write_timer_;  // one write, or the closing handshake

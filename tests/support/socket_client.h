@@ -42,6 +42,8 @@ class Socket {
   void close() {
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
   }
+  /// Nothing more is sent; what the server sends can still be read.
+  void end_sending() { ::shutdown(fd_, SHUT_WR); }
   /// Ends the connection with a reset, as a crashed peer's kernel does.
   void reset() {
     const linger abort{1, 0};
@@ -212,22 +214,24 @@ class WebSocket {
  public:
   explicit WebSocket(uint16_t port, std::string_view protocol = "cedar.v1",
                      std::string_view headers = {}, int receive_buffer_bytes = 0)
+      : WebSocket(port, receive_buffer_bytes, upgrade_text(protocol, headers)) {}
+  /// `opening`: all that is sent before the server's head is read, with the upgrade in it.
+  WebSocket(uint16_t port, int receive_buffer_bytes, std::string_view opening)
       : socket_(port, receive_buffer_bytes) {
+    socket_.send(opening);
+    if (auto reply = read_head(socket_)) head_ = *reply;
+  }
+
+  static std::string upgrade_text(std::string_view protocol = "cedar.v1",
+                                  std::string_view headers = {}) {
     std::string request =
         "GET /v1/stream HTTP/1.1\r\nHost: test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
     if (!protocol.empty())
       request.append("Sec-WebSocket-Protocol: ").append(protocol).append("\r\n");
-    socket_.send(request.append(headers).append("\r\n"));
-    if (auto reply = read_head(socket_)) head_ = *reply;
+    return request.append(headers).append("\r\n");
   }
-
-  const Reply& head() const { return head_; }
-  Socket& socket() { return socket_; }
-  uint16_t close_code() const { return close_code_; }
-
-  bool send(std::string_view text) { return send_frame(1, text); }
-  bool send_frame(int opcode, std::string_view payload) {
+  static std::string frame_text(int opcode, std::string_view payload) {
     std::string frame(1, static_cast<char>(0x80 | opcode));
     const size_t size = payload.size();
     if (size < 126) {
@@ -243,11 +247,25 @@ class WebSocket {
     const char mask[4] = {1, 2, 3, 4};
     frame.append(mask, 4);
     for (size_t i = 0; i < size; ++i) frame += static_cast<char>(payload[i] ^ mask[i % 4]);
-    return socket_.send(frame);
+    return frame;
+  }
+
+  const Reply& head() const { return head_; }
+  Socket& socket() { return socket_; }
+  uint16_t close_code() const { return close_code_; }
+
+  bool send(std::string_view text) { return send_frame(1, text); }
+  bool send_frame(int opcode, std::string_view payload) {
+    return socket_.send(frame_text(opcode, payload));
   }
   void send_close(uint16_t code = 1000) {
     const char payload[2] = {static_cast<char>(code >> 8), static_cast<char>(code)};
     send_frame(8, std::string_view(payload, 2));
+  }
+
+  /// Reads the head of a further answer, when the one to the upgrade was not the first.
+  void read_next_head() {
+    if (auto reply = read_head(socket_)) head_ = *reply;
   }
 
   /// The next text frame; pings are answered unless `answer_pings` is off. Nothing once the server closes.
