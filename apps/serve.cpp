@@ -143,6 +143,7 @@ gateway::GatewayOptions gateway_options(const config::ServeConfig& c) {
   stream.idle_timeout = Milliseconds(c.stream.idle_timeout_ms);
   stream.replay_ttl = Milliseconds(c.stream.replay_ttl_ms);
   stream.replay_max_bytes = c.stream.replay_max_bytes;
+  stream.max_detached = c.stream.max_detached;
   stream.detach_grace = Milliseconds(c.stream.detach_grace_ms);
   return options;
 }
@@ -179,8 +180,9 @@ int serve(const config::ServeConfig& c) {
   std::fflush(stdout);
   const char* signal = signals.wait();
   log::info("serve", "stopping", {{"signal", signal}});
-  gateway->begin_stop();
-  (*system)->drain(Milliseconds(c.http.shutdown_grace_ms));
+  const Milliseconds grace(c.http.shutdown_grace_ms);
+  gateway->begin_stop(grace);
+  (*system)->drain(grace);
   gateway->finish_stop(Milliseconds(1000));
   log::info("serve", "stopped");
   return 0;

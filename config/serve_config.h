@@ -61,6 +61,7 @@ struct StreamSettings {
   int64_t replay_ttl_ms = 120000;
   int64_t replay_max_bytes = 1 << 20;
   int64_t detach_grace_ms = 30000;
+  int64_t max_detached = 16;
 };
 
 struct ServeConfig {

@@ -76,6 +76,8 @@ void visit_settings(Config& c, Visitor& v) {
   v.integer("replay_max_bytes", c.stream.replay_max_bytes, 1024, kMany, "events kept per answer");
   v.integer("detach_grace_ms", c.stream.detach_grace_ms, 0, kHourMs,
             "an answer goes on without a client");
+  v.integer("max_detached", c.stream.max_detached, 0, 1000000,
+            "answers without a client; the oldest ends for one more, and for requests that wait");
 }
 
 }  // namespace cedar::config

@@ -5,6 +5,7 @@
 #include <boost/asio/thread_pool.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 
 #include "actors/client.h"
@@ -15,6 +16,7 @@
 
 namespace cedar::gateway {
 
+class DetachedAnswers;
 class StreamRegistry;
 
 struct GatewayContext {
@@ -26,8 +28,10 @@ struct GatewayContext {
   actors::Client& client;
   monitoring::Metrics& metrics;
   std::atomic<bool> stopping{false};
+  std::atomic<std::chrono::milliseconds> stop_grace{};  // for running answers, once stopping
   ConnectionSet connections;
   std::unique_ptr<StreamRegistry> streams;
+  std::unique_ptr<DetachedAnswers> detached;
   // Last, so that what their queues hold is destroyed while the rest still lives.
   boost::asio::io_context io;
   boost::asio::thread_pool compute;  // JSON and tokenisation

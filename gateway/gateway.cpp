@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gateway/context.h"
+#include "gateway/detached_answers.h"
 #include "gateway/listener.h"
 #include "gateway/stream_registry.h"
 #include "gateway/stream_response.h"
@@ -28,11 +29,15 @@ GatewayContext::GatewayContext(GatewayOptions o, ModelCard c, actors::Client& cl
       client(cl),
       metrics(m),
       streams(std::make_unique<StreamRegistry>(kMaxFinishedBytes)),
+      detached(std::make_unique<DetachedAnswers>(options.stream.max_detached)),
       io(options.http.io_threads),
       compute(static_cast<size_t>(options.http.compute_threads)) {}
 
 // Responses hold timers of `io`.
-GatewayContext::~GatewayContext() { streams.reset(); }
+GatewayContext::~GatewayContext() {
+  detached.reset();
+  streams.reset();
+}
 
 struct Gateway::Impl {
   Impl(const GatewayOptions& options, const ModelCard& card, actors::Client& client,
@@ -68,7 +73,8 @@ uint16_t Gateway::port() const { return impl_->listener->port(); }
 
 int64_t Gateway::connections() const { return impl_->context->connections.size(); }
 
-void Gateway::begin_stop() {
+void Gateway::begin_stop(std::chrono::milliseconds grace) {
+  impl_->context->stop_grace = grace;
   impl_->context->stopping = true;
   impl_->listener->stop();
   for (const auto& connection : impl_->context->connections.all()) connection->stop_soon();
@@ -76,7 +82,7 @@ void Gateway::begin_stop() {
 
 void Gateway::finish_stop(std::chrono::milliseconds limit) {
   if (std::exchange(impl_->stopped, true)) return;
-  begin_stop();
+  begin_stop(limit);
   const auto wait = [this](std::chrono::milliseconds time) {
     const auto deadline = std::chrono::steady_clock::now() + time;
     while (connections() > 0 && std::chrono::steady_clock::now() < deadline) {

@@ -30,8 +30,9 @@ class Gateway {
   uint16_t port() const;
   int64_t connections() const;
 
-  /// Accepts nothing new and tells clients that the server goes; running answers go on.
-  void begin_stop();
+  /// Takes no new work and tells clients that the server goes; running answers go on. `grace`: how long they
+  /// may, which is what clients are told.
+  void begin_stop(std::chrono::milliseconds grace);
   /// Waits up to `limit` for the connections to end, closes the rest and stops the threads. Afterwards sinks
   /// may still be called but do nothing.
   void finish_stop(std::chrono::milliseconds limit);

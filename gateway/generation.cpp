@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "gateway/detached_answers.h"
+
 namespace cedar::gateway {
 
 /// Receives the events of one choice on the actors' threads.
@@ -94,6 +96,7 @@ void Generation::handle(size_t index, actors::StreamEvent& event) {
   } else if (!observer_ || index != 0) {
     return;  // the choices share one prompt: the first one's progress stands for all
   } else if (auto* queued = std::get_if<actors::QueuedEvent>(&event)) {
+    if (wanted_) context_.detached->give_way(queued->position + 1);
     observer_->on_queued(queued->position);
   } else if (auto* prefill = std::get_if<actors::PrefillEvent>(&event)) {
     observer_->on_prefill(prefill->computed, prefill->total);

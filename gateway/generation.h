@@ -53,6 +53,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   /// On the executor. The observer still gets on_end; compute stops within one step.
   void cancel();
+  /// On the executor. Whether somebody waits for the answer; while nobody does, its waiting makes no other
+  /// answer give way.
+  void set_wanted(bool wanted) { wanted_ = wanted; }
   /// On the executor. Like cancel(), and the observer is let go without another call.
   void abandon();
 
@@ -94,6 +97,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::optional<ApiError> error_;
   Usage prompt_usage_;
   bool prompt_read_ = false;
+  bool wanted_ = true;
   bool cancelled_ = false;
   bool incomplete_ = false;
   Clock::time_point begin_ = Clock::now();

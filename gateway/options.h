@@ -35,6 +35,7 @@ struct StreamOptions {
   std::chrono::milliseconds replay_ttl{120000};
   int64_t replay_max_bytes = 1 << 20;
   std::chrono::milliseconds detach_grace{30000};
+  int64_t max_detached = 16;  // answers that go on without a client
 };
 
 struct GatewayOptions {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <functional>
 #include <utility>
 
 #include "gateway/handlers.h"
@@ -13,11 +14,12 @@ namespace cedar::gateway {
 namespace {
 
 constexpr size_t kMaxEventIdBytes = 128;
+constexpr size_t kMaxResponseIdBytes = 64;
 /// A second message that is no message of the protocol closes the connection.
 constexpr int kMalformedLimit = 2;
 
 bool is_response_id(const std::string& id) {
-  return id.size() >= 8 && id.size() <= 64 &&
+  return id.size() >= 8 && id.size() <= kMaxResponseIdBytes &&
          std::all_of(id.begin(), id.end(),
                      [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-'; });
 }
@@ -25,6 +27,10 @@ bool is_response_id(const std::string& id) {
 std::string text_of(const Json& message, const char* name) {
   const auto field = message.find(name);
   return field != message.end() && field->is_string() ? field->get<std::string>() : std::string();
+}
+
+std::string id_field(const std::string& response_id) {
+  return response_id.empty() ? "" : R"(,"response_id":)" + json_string(response_id);
 }
 
 std::string seconds(std::chrono::milliseconds time) {
@@ -55,6 +61,7 @@ std::string StreamProtocol::session_created() const {
 }
 
 void StreamProtocol::on_message(Result<Json> parsed) {
+  if (closed_) return;  // its parsing took longer than the connection
   if (!parsed) return malformed(parsed.error().context, {});
   const Json& message = *parsed;
   std::string event_id = text_of(message, "event_id");
@@ -93,32 +100,43 @@ void StreamProtocol::create(const Json& message, const std::string& event_id) {
   FieldReader fields(message);
   StreamResponseSetup setup;
   setup.client_event_id = event_id;
-  fields.text("response_id", 64, setup.response_id);
+  fields.text("response_id", kMaxResponseIdBytes, setup.response_id);
   fields.boolean("resumable", setup.resumable);
   const Json* request = fields.object("request");
   if (request == nullptr) fields.complain("request", "is missing");
-  if (fields.find("response_id") != nullptr && fields.status() &&
-      !is_response_id(setup.response_id)) {
+  if (fields.find("response_id") != nullptr && !is_response_id(setup.response_id)) {
     fields.complain("response_id", "must match [A-Za-z0-9_-]{8,64}");
   }
   if (fields.find("credits") != nullptr) {
     fields.absorb(make_error(Errc::unsupported, "credits: not supported; read slower instead"));
   }
-  if (!fields.status()) return refuse(fields.status().error(), event_id);
+  const std::string given_id = is_response_id(setup.response_id) ? setup.response_id : "";
+  if (!fields.status()) return refuse(fields.status().error(), event_id, given_id);
   if (stopping_ || context_.stopping) {
-    return refuse(make_error(Errc::unavailable, "the server stops"), event_id);
+    return refuse(make_error(Errc::unavailable, "the server stops"), event_id, given_id);
   }
-  if (setup.response_id.empty()) setup.response_id = random_id("resp_");
-  if (preparing_.count(setup.response_id) != 0) return;  // a retry of what has just been asked for
-  if (const auto known = context_.streams->find(setup.response_id))
-    return attach(known, 0, event_id);
+  if (given_id.empty()) {
+    setup.response_id = random_id("resp_");
+  } else {
+    setup.request_digest = std::hash<Json>{}(*request);
+  }
+  const auto asked = preparing_.find(setup.response_id);
+  if (asked != preparing_.end()) {
+    if (asked->second == setup.request_digest) return;  // a retry of what has just been asked for
+    return send(protocol_error("response_id_conflict",
+                               "response_id: already names a response to a different request",
+                               event_id, id_field(given_id)));
+  }
+  if (const auto known = context_.streams->find(setup.response_id)) {
+    return attach_again(known, setup);
+  }
   if (static_cast<int64_t>(in_flight()) >= context_.options.stream.max_in_flight) {
     return send(protocol_error("too_many_responses",
                                "at most " + std::to_string(context_.options.stream.max_in_flight) +
                                    " responses at once on one connection",
-                               event_id));
+                               event_id, id_field(given_id)));
   }
-  preparing_.insert(setup.response_id);
+  preparing_[setup.response_id] = setup.request_digest;
   boost::asio::post(
       context_.compute, [self = shared_from_this(), setup, body = *request]() mutable {
         auto prepared = read_generate_json(ApiKind::chat, std::move(body), self->context_.card);
@@ -131,21 +149,27 @@ void StreamProtocol::create(const Json& message, const std::string& event_id) {
 
 void StreamProtocol::created(StreamResponseSetup setup, Result<PreparedRequest> prepared) {
   const std::string id = setup.response_id;
-  const std::string event_id = setup.client_event_id;
   preparing_.erase(id);
   const bool cancelled = cancelled_early_.erase(id) > 0;
   const auto target = target_.lock();
   if (closed_ || !target) return;
-  if (!prepared) return refuse(prepared.error(), event_id);
-  const auto response =
-      std::make_shared<StreamResponse>(context_, executor_, std::move(setup), target);
+  if (!prepared) return refuse(prepared.error(), setup.client_event_id, id);
+  const auto response = std::make_shared<StreamResponse>(context_, executor_, setup, target);
   if (!context_.streams->add(response)) {  // another connection was faster with the same id
-    if (const auto known = context_.streams->find(id)) attach(known, 0, event_id);
+    if (const auto known = context_.streams->find(id)) attach_again(known, setup);
     return;
   }
   attached_[id] = response;
   response->start(std::move(*prepared));
   if (cancelled) response->cancel();
+}
+
+void StreamProtocol::attach_again(const std::shared_ptr<StreamResponse>& response,
+                                  const StreamResponseSetup& setup) {
+  StreamClaim claim;
+  claim.client_event_id = setup.client_event_id;
+  claim.request_digest = setup.request_digest;
+  attach(response, std::move(claim));
 }
 
 // --- the other messages ----------------------------------------------------------------------------------
@@ -155,8 +179,7 @@ std::shared_ptr<StreamResponse> StreamProtocol::named_response(const Json& messa
   const std::string id = text_of(message, "response_id");
   auto response = context_.streams->find(id);
   if (!response) {
-    send(protocol_error("response_not_found", "no such response is kept", event_id,
-                        R"(,"response_id":)" + json_string(id)));
+    send(protocol_error("response_not_found", "no such response is kept", event_id, id_field(id)));
   }
   return response;
 }
@@ -173,24 +196,24 @@ void StreamProtocol::cancel(const Json& message, const std::string& event_id) {
     return;
   }
   send(protocol_error("response_not_found", "no such response runs on this connection", event_id,
-                      R"(,"response_id":)" + json_string(id)));
+                      id_field(id)));
 }
 
 void StreamProtocol::resume(const Json& message, const std::string& event_id) {
   FieldReader fields(message);
-  int64_t last_seq = 0;
-  fields.integer("last_seq", 0, INT64_MAX - 1, last_seq);
+  StreamClaim claim;
+  claim.client_event_id = event_id;
+  claim.resumes = true;
+  fields.integer("last_seq", 0, INT64_MAX - 1, claim.last_seq);
   if (!fields.status()) return refuse(fields.status().error(), event_id);
-  if (const auto response = named_response(message, event_id)) attach(response, last_seq, event_id);
+  if (const auto response = named_response(message, event_id)) attach(response, std::move(claim));
 }
 
-void StreamProtocol::attach(const std::shared_ptr<StreamResponse>& response, int64_t last_seq,
-                            const std::string& event_id) {
-  const auto target = target_.lock();
-  if (!target) return;
+void StreamProtocol::attach(const std::shared_ptr<StreamResponse>& response, StreamClaim claim) {
+  claim.target = target_.lock();
+  if (!claim.target) return;
   attached_[response->id()] = response;
-  response->post(
-      [target, last_seq, event_id](StreamResponse& r) { r.attach(target, last_seq, event_id); });
+  response->post([claim = std::move(claim)](StreamResponse& r) { r.attach(claim); });
 }
 
 void StreamProtocol::acknowledge(const Json& message, const std::string& event_id) {
@@ -238,8 +261,9 @@ void StreamProtocol::send(std::string frame) {
   if (const auto target = target_.lock()) target->send(std::move(frame));
 }
 
-void StreamProtocol::refuse(const Error& error, const std::string& event_id) {
-  send(error_event(to_api_error(error), event_id));
+void StreamProtocol::refuse(const Error& error, const std::string& event_id,
+                            const std::string& response_id) {
+  send(error_event(to_api_error(error), event_id, id_field(response_id)));
 }
 
 }  // namespace cedar::gateway

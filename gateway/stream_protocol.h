@@ -1,6 +1,12 @@
 #pragma once
 // The client's messages on one WebSocket (spec/api.md 6.2): starts, cancels, resumes responses. Knows no
 // sockets. All calls on the connection's executor.
+//
+// Whose a response is: a client proves it by knowing the id, so ids that others must not use have to be hard
+// to guess (the server's own ones are). response.resume takes the stream from whoever has it, and that one
+// is told. response.create with a known id is the retry of a client that lost its answer: the request must
+// be the same (response_id_conflict), and a stream that another connection has is not taken
+// (response_in_use). Cancelling needs the stream.
 
 #include <boost/asio/any_io_executor.hpp>
 
@@ -43,20 +49,22 @@ class StreamProtocol : public std::enable_shared_from_this<StreamProtocol> {
   void resume(const Json& message, const std::string& event_id);
   void acknowledge(const Json& message, const std::string& event_id);
   void malformed(const std::string& problem, const std::string& event_id);
-  void attach(const std::shared_ptr<StreamResponse>& response, int64_t last_seq,
-              const std::string& event_id);
+  void attach(const std::shared_ptr<StreamResponse>& response, StreamClaim claim);
+  void attach_again(const std::shared_ptr<StreamResponse>& response,
+                    const StreamResponseSetup& setup);
   /// The response that the message names, or null after an error was sent.
   std::shared_ptr<StreamResponse> named_response(const Json& message, const std::string& event_id);
   void send(std::string frame);
-  void refuse(const Error& error, const std::string& event_id);
+  /// `response_id`: of a response that does not start; empty: the message named none.
+  void refuse(const Error& error, const std::string& event_id, const std::string& response_id = {});
 
   GatewayContext& context_;
   boost::asio::any_io_executor executor_;
   std::weak_ptr<FrameTarget> target_;
   std::string session_id_;
   std::unordered_map<std::string, std::shared_ptr<StreamResponse>> attached_;
-  std::set<std::string> preparing_;
-  std::set<std::string> cancelled_early_;  // of preparing_
+  std::unordered_map<std::string, uint64_t> preparing_;  // id to the digest of its request
+  std::set<std::string> cancelled_early_;                // of preparing_
   int malformed_messages_ = 0;
   bool stopping_ = false;
   bool closed_ = false;

@@ -5,6 +5,7 @@
 #include <random>
 #include <utility>
 
+#include "gateway/detached_answers.h"
 #include "gateway/stream_registry.h"
 
 namespace cedar::gateway {
@@ -84,40 +85,74 @@ void StreamResponse::detach(const FrameTarget* target, bool client_closed) {
     client_gone_ = true;
     return cancel();
   }
+  if (generation_) generation_->set_wanted(false);
   expire_after(context_.options.stream.detach_grace);
+  context_.detached->add(shared_from_this());
 }
 
-void StreamResponse::attach(std::shared_ptr<FrameTarget> target, int64_t last_seq,
-                            const std::string& client_event_id) {
-  flush();
-  if (last_seq >= log_.next_seq()) last_seq = log_.next_seq() - 1;
-  if (last_seq + 1 < log_.oldest_seq()) {
-    target->send(protocol_error(
-        "resume_gap", "the events before oldest_seq are no longer kept", client_event_id,
-        text_field("response_id", id()) + field("oldest_seq", std::to_string(log_.oldest_seq()))));
-    return target->response_left(id());
+std::string StreamResponse::refusal(const StreamClaim& claim) const {
+  const std::string named = text_field("response_id", id());
+  if (!claim.resumes && claim.request_digest != setup_.request_digest) {
+    return protocol_error("response_id_conflict",
+                          "response_id: already names a response to a different request",
+                          claim.client_event_id, named);
   }
-  if (target_ && target_ != target) {
+  if (!claim.resumes && target_ && target_ != claim.target) {
+    return protocol_error("response_in_use",
+                          "another connection has this response; response.resume moves it",
+                          claim.client_event_id, named);
+  }
+  const int64_t newest = log_.next_seq() - 1;
+  if (claim.last_seq > newest) {
+    const auto error = make_error(Errc::invalid_argument, "last_seq: the newest event is " +
+                                                              std::to_string(newest) + ", got " +
+                                                              std::to_string(claim.last_seq));
+    return error_event(to_api_error(error), claim.client_event_id,
+                       named + field("newest_seq", std::to_string(newest)));
+  }
+  if (claim.last_seq + 1 < log_.oldest_seq()) {
+    return protocol_error("resume_gap", "the events before oldest_seq are no longer kept",
+                          claim.client_event_id,
+                          named + field("oldest_seq", std::to_string(log_.oldest_seq())));
+  }
+  return {};
+}
+
+void StreamResponse::attach(StreamClaim claim) {
+  flush();
+  if (std::string error = refusal(claim); !error.empty()) {
+    claim.target->send(std::move(error));
+    if (target_ != claim.target) claim.target->response_left(id());
+    return;
+  }
+  if (!claim.resumes && target_ == claim.target) return;  // a retry of what it has already
+  if (target_ && target_ != claim.target) {
     target_->send(protocol_error("stream_moved", "another connection has resumed this response", {},
                                  text_field("response_id", id())));
     target_->response_left(id());
   }
-  target_ = std::move(target);
-  for (int64_t seq = last_seq + 1; seq < log_.next_seq(); ++seq) target_->send(log_.event(seq));
-  if (ended_) return target_->response_left(id());
+  for (int64_t seq = claim.last_seq + 1; seq < log_.next_seq(); ++seq) {
+    claim.target->send(log_.event(seq));
+  }
+  if (ended_) return claim.target->response_left(id());  // kept for its time, the connection is not
+  target_ = std::move(claim.target);
   timer_.cancel();
+  context_.detached->remove(*this);
+  if (generation_) generation_->set_wanted(true);
+}
+
+void StreamResponse::give_up() {
+  if (ended_ || target_) return;
+  client_gone_ = true;
+  cancel();
 }
 
 void StreamResponse::expire_after(std::chrono::milliseconds time) {
   timer_.expires_after(time);
   timer_.async_wait([self = shared_from_this()](boost::system::error_code error) {
     if (error) return;
-    if (self->ended_) {
-      self->context_.streams->remove(*self);
-    } else if (!self->target_) {
-      self->client_gone_ = true;
-      self->cancel();
-    }
+    if (!self->ended_) return self->give_up();
+    self->context_.streams->remove(*self);
   });
 }
 
@@ -225,7 +260,9 @@ void StreamResponse::on_end(EndStatus status, const Usage& usage,
   ended_ = true;
   flush();
   generation_.reset();
-  if (target_) target_->response_left(id());
+  context_.detached->remove(*this);
+  // The response stays for its time to live, its connection must not.
+  if (const auto target = std::exchange(target_, nullptr)) target->response_left(id());
   if (setup_.resumable && context_.options.stream.replay_ttl.count() > 0) {
     context_.streams->keep_finished(*this, log_.bytes());
     expire_after(context_.options.stream.replay_ttl);

@@ -21,6 +21,16 @@ struct StreamResponseSetup {
   std::string response_id;
   std::string client_event_id;  // empty: none
   bool resumable = true;
+  uint64_t request_digest = 0;  // equal for equal requests
+};
+
+/// A connection that wants to have the events after `last_seq`.
+struct StreamClaim {
+  std::shared_ptr<FrameTarget> target;
+  std::string client_event_id;
+  int64_t last_seq = 0;
+  bool resumes = false;         // a response.resume, which takes the stream from another connection
+  uint64_t request_digest = 0;  // of a repeated response.create
 };
 
 /// Every method but post() on the executor.
@@ -35,10 +45,12 @@ class StreamResponse final : public GenerationObserver,
   /// The target's connection ended: by the client's own will, which cancels, or lost, which leaves
   /// detach_grace for coming back.
   void detach(const FrameTarget* target, bool client_closed);
-  /// Sends the events after `last_seq` to `target`, then goes on live. The former target is told that the
-  /// stream moved. An error event goes to `target` when the events are no longer kept.
-  void attach(std::shared_ptr<FrameTarget> target, int64_t last_seq,
-              const std::string& client_event_id);
+  /// Sends the events after `last_seq` to the claim's target, then goes on live. Who knows the id may resume;
+  /// a former target is told that the stream moved. A repeated create is a retry: it must bring the same
+  /// request, and gets only a stream that no other connection has. What is refused gets an error event.
+  void attach(StreamClaim claim);
+  /// Cancels if nobody has come back.
+  void give_up();
   void acknowledge(int64_t seq) { log_.acknowledge(seq); }
   /// The target has sent what it had: merged deltas may follow.
   void on_writable() { flush(); }
@@ -82,6 +94,8 @@ class StreamResponse final : public GenerationObserver,
   void add_delta(std::string type, std::string fields, Choice& choice, const std::string& text);
   void add_segment(int64_t index, const model::OutputSegment& segment);
   void close_text(int64_t index);
+  /// The error event that answers a claim; empty: granted.
+  std::string refusal(const StreamClaim& claim) const;
   void flush();
   void emit(const Pending& pending);
   void expire_after(std::chrono::milliseconds time);
@@ -89,7 +103,7 @@ class StreamResponse final : public GenerationObserver,
   GatewayContext& context_;
   boost::asio::any_io_executor executor_;
   StreamResponseSetup setup_;
-  std::shared_ptr<FrameTarget> target_;  // null while detached
+  std::shared_ptr<FrameTarget> target_;  // null while detached and after the end
   std::shared_ptr<Generation> generation_;
   EventLog log_;
   std::deque<Pending> pending_;

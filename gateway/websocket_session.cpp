@@ -243,7 +243,7 @@ void WebSocketSession::close_when_drained() {
 void WebSocketSession::stop_soon() {
   asio::post(executor(), [self = shared_from_this()] {
     if (self->dropped_ || std::exchange(self->draining_, true)) return;
-    self->protocol_->stop_soon(std::chrono::milliseconds(0));
+    self->protocol_->stop_soon(self->context_.stop_grace);
     self->close_when_drained();
   });
 }

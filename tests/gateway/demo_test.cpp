@@ -66,7 +66,7 @@ class DemoTest : public testing::Test {
     gateway_ = std::move(*gateway);
   }
   void TearDown() override {
-    gateway_->begin_stop();
+    gateway_->begin_stop(0ms);
     system_->drain(0ms);
     gateway_->finish_stop(200ms);
     system_.reset();

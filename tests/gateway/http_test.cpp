@@ -520,7 +520,7 @@ TEST_F(ServerTest, StoppingEndsEveryStreamWithAnEvent) {
         test::post_text("/v1/chat/completions", user(R"("stream":true,"max_tokens":4000)")));
   }
   for (const auto& socket : sockets) ASSERT_TRUE(socket->take_until("word"));
-  gateway_->begin_stop();
+  gateway_->begin_stop(5s);
   EXPECT_TRUE(eventually([&] { return !test::Socket(port()).connected(); }));
   system_->drain(10ms);
   gateway_->finish_stop(5s);

@@ -39,7 +39,7 @@ class ServerTest : public testing::Test {
 
   void TearDown() override {
     if (!system_) return;
-    if (gateway_) gateway_->begin_stop();
+    if (gateway_) gateway_->begin_stop(std::chrono::milliseconds(0));
     system_->drain(std::chrono::milliseconds(0));
     if (gateway_) gateway_->finish_stop(std::chrono::milliseconds(200));
     system_.reset();

@@ -453,8 +453,10 @@ TEST_F(StreamTest, AStopIsAnnouncedAndRunningResponsesFinish) {
   open(idle_socket);
   busy.send(create("resp_0001", R"("max_tokens":50)"));
   read_until(busy, "response.content.delta");
-  gateway_->begin_stop();
-  EXPECT_EQ(read_event(idle_socket)["type"], "session.going_away");
+  gateway_->begin_stop(10s);
+  const Json going = read_event(idle_socket);
+  EXPECT_EQ(going["type"], "session.going_away");
+  EXPECT_EQ(going["grace_s"], 10.0);
   EXPECT_EQ(read_event(idle_socket)["type"], "closed");
   EXPECT_EQ(idle_socket.close_code(), 1001);
   system_->drain(10s);
