@@ -2,9 +2,9 @@
 #include <filesystem>
 #include <map>
 
+#include "core/text_file.h"
 #include "model/safetensors.h"
 #include "model/strict_json.h"
-#include "model/text_file.h"
 
 namespace cedar::model {
 namespace {
@@ -80,6 +80,21 @@ Result<CheckpointFiles> open_single(const std::string& path) {
   return files;
 }
 
+/// The name of a file that looks like a shard (model-00001-of-00002.safetensors); empty: none.
+std::string some_shard(const std::string& directory) {
+  std::string first;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name.rfind("model-", 0) == 0 && at->path().extension() == ".safetensors" &&
+        (first.empty() || name < first)) {
+      first = name;
+    }
+  }
+  return first;
+}
+
 bool exists(const std::string& path) {
   std::error_code ignored;
   return std::filesystem::exists(path, ignored);
@@ -97,6 +112,10 @@ Result<CheckpointFiles> open_checkpoint_files(
   const std::string single = directory + "/" + kSingleName;
   if (!exists(index)) {
     if (exists(single)) return open_single(single);
+    if (const std::string shard = some_shard(directory); !shard.empty()) {
+      return make_error(Errc::invalid_checkpoint,
+                        directory + ": has shards (" + shard + ") but no " + kIndexName);
+    }
     return make_error(Errc::not_found, directory + ": no weights found (neither " + kIndexName +
                                            " nor " + kSingleName + ")");
   }

@@ -8,6 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "model/strict_json.h"
+
 namespace cedar::model {
 namespace {
 
@@ -44,7 +46,7 @@ class Builder final : public nlohmann::json_sax<ordered_json> {
     return true;
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    problem_ = error.what();
+    problem_ = json_problem(error);
     return false;
   }
 
@@ -176,7 +178,7 @@ Result<ordered_json> read_python_json(std::string_view text) {
   try {
     if (ordered_json::sax_parse(text, &builder)) return builder.take();
   } catch (const nlohmann::detail::exception& error) {
-    return make_error(Errc::invalid_argument, std::string("not valid JSON: ") + error.what());
+    return make_error(Errc::invalid_argument, "not valid JSON: " + json_problem(error));
   }
   return make_error(Errc::invalid_argument, "not valid JSON: " + builder.problem());
 }

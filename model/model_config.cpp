@@ -1,9 +1,11 @@
 #include "model/model_config.h"
 
+#include <filesystem>
+
+#include "core/text_file.h"
 #include "model/config_checks.h"
 #include "model/config_reader.h"
 #include "model/layer_plan.h"
-#include "model/text_file.h"
 
 namespace cedar::model {
 namespace {
@@ -192,6 +194,10 @@ Result<ModelConfig> parse_model_config(std::string_view json_text) {
 }
 
 Result<ModelConfig> load_model_config(const std::string& directory) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(directory, ignored)) {
+    return make_error(Errc::not_found, directory + ": no such directory");
+  }
   const std::string path = directory + "/config.json";
   CEDAR_TRY(const std::string text, read_text_file(path));
   Result<ModelConfig> config = parse_model_config(text);

@@ -1,6 +1,5 @@
 #include "model/safetensors.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,8 +12,8 @@
 #include <string_view>
 #include <tuple>
 
+#include "core/text_file.h"
 #include "model/strict_json.h"
-#include "model/text_file.h"
 
 namespace cedar::model {
 namespace {
@@ -212,11 +211,10 @@ Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::parse(
 }
 
 Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::open(const std::string& path) {
-  const FileDescriptor descriptor{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (descriptor.value < 0) return file_error(path, errno);
+  CEDAR_TRY(const int opened, open_file(path, FileKind::regular));
+  const FileDescriptor descriptor{opened};
   struct stat info = {};
   if (::fstat(descriptor.value, &info) != 0) return file_error(path, errno);
-  if (!S_ISREG(info.st_mode)) return make_error(Errc::io_error, path + ": is not a regular file");
   if (info.st_size == 0) return make_error(Errc::invalid_checkpoint, path + ": is empty");
 
   std::shared_ptr<SafetensorsFile> file(new SafetensorsFile());

@@ -68,9 +68,9 @@ bool has_weights(const std::string& directory);
 /// Opens shards through model.safetensors.index.json, or model.safetensors alone. With `wanted`
 /// set, a shard of which no tensor is wanted is not opened and need not exist: a role reads only
 /// its own files.
-/// Errors: not_found when the directory holds neither file; invalid_checkpoint when a shard lacks a
-/// tensor that the index lists for it, holds one that the index does not, or when a shard's name
-/// leaves the directory.
+/// Errors: not_found when the directory holds neither file; invalid_checkpoint when it holds shards
+/// without their index, when a shard lacks a tensor that the index lists for it, holds one that the
+/// index does not, or when a shard's name leaves the directory.
 Result<CheckpointFiles> open_checkpoint_files(
     const std::string& directory, const std::function<bool(const std::string&)>& wanted = nullptr);
 

@@ -51,8 +51,14 @@ Result<json> parse_strict_json(std::string_view text, Errc code) {
     if (!watcher.problem().empty()) return make_error(code, watcher.problem());
     return document;
   } catch (const json::exception& error) {
-    return make_error(code, std::string("not valid JSON: ") + error.what());
+    return make_error(code, "not valid JSON: " + json_problem(error));
   }
+}
+
+std::string json_problem(const json::exception& error) {
+  const std::string_view text = error.what();
+  const size_t tag = text.rfind("[json.exception.", 0) == 0 ? text.find("] ") : std::string::npos;
+  return std::string(tag == std::string::npos ? text : text.substr(tag + 2));
 }
 
 std::string short_text(const json& value) {

@@ -15,6 +15,9 @@ namespace cedar::model {
 /// Errors: `code`, with the parser's position or the repeated key.
 Result<nlohmann::json> parse_strict_json(std::string_view text, Errc code);
 
+/// What the parser complains about, for a person: without the library's own tag in front.
+std::string json_problem(const nlohmann::json::exception& error);
+
 /// A value for an error message, cut to a readable length.
 std::string short_text(const nlohmann::json& value);
 

@@ -1,10 +1,6 @@
 #include "model/tokenizer.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
-
+#include "core/text_file.h"
 #include "model/added_tokens.h"
 #include "model/bpe.h"
 #include "model/pretokenizer.h"
@@ -100,14 +96,7 @@ Tokenizer::Tokenizer(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) 
 Tokenizer::~Tokenizer() = default;
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    const int reason = errno;
-    return make_error(reason == ENOENT ? Errc::not_found : Errc::io_error,
-                      path + ": " + std::strerror(reason));
-  }
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) return make_error(Errc::io_error, path + ": read failed");
+  CEDAR_TRY(const std::string text, read_text_file(path));
   auto tokenizer = parse(text);
   if (!tokenizer)
     return make_error(tokenizer.error().code, path + ": " + tokenizer.error().context);

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <utility>
 
 #include "core/float_formats.h"
+#include "core/text_file.h"
 #include "model/strict_json.h"
 
 namespace cedar::engine::verify {
@@ -37,9 +37,7 @@ bool fits(const std::vector<int64_t>& found, const std::vector<int64_t>& wanted)
 }
 
 Result<nlohmann::json> read_json(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return make_error(Errc::io_error, "cannot read " + path);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  CEDAR_TRY(const std::string text, read_text_file(path));
   auto parsed = model::parse_strict_json(text, Errc::invalid_argument);
   if (!parsed) return make_error(parsed.error().code, path + ": " + parsed.error().context);
   return parsed;
@@ -141,11 +139,10 @@ GoldenFile* GoldenSet::file(const std::string& stem) {
 }
 
 std::optional<std::vector<std::byte>> GoldenSet::bytes(const std::string& name) const {
-  std::ifstream file(directory_ + "/" + name, std::ios::binary);
-  if (!file) return std::nullopt;
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  std::vector<std::byte> out(text.size());
-  std::transform(text.begin(), text.end(), out.begin(),
+  const auto text = read_text_file(directory_ + "/" + name);
+  if (!text) return std::nullopt;
+  std::vector<std::byte> out(text->size());
+  std::transform(text->begin(), text->end(), out.begin(),
                  [](char c) { return static_cast<std::byte>(c); });
   return out;
 }

@@ -3,6 +3,7 @@
 #include "engine/verify/checks.h"
 #include "model/engram_layout.h"
 #include "model/image_processor.h"
+#include "model/strict_json.h"
 
 namespace cedar::engine::verify {
 namespace {
@@ -104,7 +105,7 @@ void each(Session& session, const Kind& kind, const std::string& what, const jso
     try {
       check(entry);
     } catch (const json::exception& error) {
-      session.report().fail(kind, what, std::string("manifest.json: ") + error.what());
+      session.report().fail(kind, what, "manifest.json: " + model::json_problem(error));
     }
   }
 }

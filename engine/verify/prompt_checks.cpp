@@ -4,6 +4,7 @@
 
 #include "engine/verify/checks.h"
 #include "engine/verify/runs.h"
+#include "model/strict_json.h"
 
 namespace cedar::engine::verify {
 namespace {
@@ -203,7 +204,7 @@ void check_prompts(Session& session) {
     try {
       record = parse_record(entry);
     } catch (const json::exception& error) {
-      report.fail(kPromptIds, "prompts.json", error.what());
+      report.fail(kPromptIds, "prompts.json", model::json_problem(error));
       continue;
     }
     session.progress("prompts", record.name);

@@ -86,7 +86,7 @@ TEST(Inspect, BrokenWeightsFailAfterTheReport) {
 TEST(Inspect, BadDirectoriesAndArguments) {
   const Ran absent = inspect({"/nowhere/at/all"});
   EXPECT_EQ(absent.status, 1);
-  EXPECT_THAT(absent.err, HasSubstr("/nowhere/at/all/config.json"));
+  EXPECT_THAT(absent.err, HasSubstr("/nowhere/at/all: no such directory"));
   EXPECT_EQ(inspect({}).status, 2);
   EXPECT_EQ(inspect({"a", "b"}).status, 2);
   EXPECT_EQ(inspect({"a", "--role"}).status, 2);
