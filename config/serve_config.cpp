@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "config/serve_settings.h"
+#include "core/text_file.h"
 
 namespace cedar::config {
 namespace {
@@ -129,6 +130,14 @@ class Reader : public Checker {
 
 class Describer {
  public:
+  Describer() {
+    out_ << "# Settings of `cedar serve`\n\n"
+            "Every setting that a file for `cedar serve --config FILE` may hold, in TOML: a table "
+            "per\n"
+            "section, a key per row. Keys that are not listed are errors. Options of the command "
+            "line\n"
+            "win over the file. This page is what `cedar config describe` prints.\n";
+  }
   void table(const char* name) {
     out_ << "\n## " << name << "\n\n| key | default | allowed | meaning |\n|---|---|---|---|\n";
   }
@@ -149,7 +158,7 @@ class Describer {
  private:
   void row(const char* key, const std::string& value, const std::string& allowed,
            const char* help) {
-    out_ << "| `" << key << "` | " << value << " | " << allowed << " | " << help << " |\n";
+    out_ << "| `" << key << "` | `" << value << "` | " << allowed << " | " << help << " |\n";
   }
   std::ostringstream out_;
 };
@@ -177,9 +186,8 @@ Result<ServeConfig> parse_serve_config(std::string_view toml_text, const std::st
 }
 
 Result<ServeConfig> load_serve_config(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return make_error(Errc::io_error, "cannot read " + path);
-  return read(in, path);
+  CEDAR_TRY(const std::string text, read_text_file(path, FileKind::any));
+  return parse_serve_config(text, path);
 }
 
 Status validate(const ServeConfig& config) {

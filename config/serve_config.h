@@ -75,12 +75,12 @@ struct ServeConfig {
 /// Errors: invalid_config naming the key, its value and what is allowed; unknown keys are errors too.
 /// `source` is the name used in messages.
 Result<ServeConfig> parse_serve_config(std::string_view toml_text, const std::string& source);
-/// Errors: also io_error.
+/// Errors: also not_found and io_error.
 Result<ServeConfig> load_serve_config(const std::string& path);
 /// Checks values that did not come from a file (command line). Errors as parse_serve_config.
 Status validate(const ServeConfig& config);
 
-/// The settings as a Markdown table: key, default, range, meaning.
+/// docs/config.md: the settings as Markdown tables of key, default, range and meaning.
 std::string describe_serve_config();
 
 }  // namespace cedar::config

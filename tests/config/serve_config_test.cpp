@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/text_file.h"
+
 namespace cedar::config {
 namespace {
 
@@ -66,10 +68,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"[model]\nthinking = \"maybe\"", "model.thinking must be one of auto, on, off"},
         BadCase{"[model\nthinking", "bad.toml"}));
 
-TEST(ServeConfig, AMissingFileIsAnIoError) {
+TEST(ServeConfig, AMissingFileIsNamed) {
   auto config = load_serve_config("no/such/file.toml");
   ASSERT_FALSE(config);
-  EXPECT_EQ(config.error().code, Errc::io_error);
+  EXPECT_EQ(config.error().code, Errc::not_found);
   EXPECT_THAT(config.error().context, HasSubstr("no/such/file.toml"));
 }
 
@@ -88,6 +90,20 @@ TEST(ServeConfig, TheDescriptionListsEverySetting) {
        {"`directory`", "`replay`", "`max_queued`", "`port`", "`detach_grace_ms`"}) {
     EXPECT_THAT(text, HasSubstr(key));
   }
+}
+
+TEST(ServeConfig, TheCommittedDescriptionIsTheCurrentOne) {
+  const auto committed = read_text_file(std::string(CEDAR_SOURCE_DIR) + "/docs/config.md");
+  ASSERT_TRUE(committed) << committed.error().message();
+  EXPECT_EQ(*committed, describe_serve_config())
+      << "write it again: build/bin/cedar config describe > docs/config.md";
+}
+
+TEST(ServeConfig, ADirectoryIsNoSettingsFile) {
+  const auto config = load_serve_config(CEDAR_SOURCE_DIR);
+  ASSERT_FALSE(config);
+  EXPECT_EQ(config.error().code, Errc::io_error);
+  EXPECT_THAT(config.error().context, HasSubstr("Is a directory"));
 }
 
 }  // namespace
