@@ -4,17 +4,18 @@
 
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/options.h"
 #include "apps/stream_client.h"
+#include "apps/terminal_text.h"
+#include "apps/text_input.h"
+#include "apps/text_table.h"
 #include "model/utf8.h"
 
 namespace cedar::apps {
@@ -22,9 +23,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr int kInterrupted = 130;  // as a shell says of a program that SIGINT ended
+
 struct Arguments {
   std::string url = "ws://127.0.0.1:8080/v1/stream";
   std::string prompt;
+  bool has_prompt = false;  // an empty one is a message, too
   std::string file;
   std::string thinking;
   std::string effort;
@@ -33,33 +37,26 @@ struct Arguments {
   double temperature = 0;
 };
 
-int fail(const std::string& message) {
-  std::fprintf(stderr, "cedar chat: %s\n", message.c_str());
-  return 1;
+int fail(const Error& error) {
+  std::fprintf(stderr, "cedar chat: %s\n", printable(error.message()).c_str());
+  return error.code == Errc::cancelled ? kInterrupted : 1;
 }
 
-void declare(CLI::App& app, Arguments& a) {
+/// Returns the option of the prompt, whose presence counts.
+CLI::Option* declare(CLI::App& app, Arguments& a) {
   app.add_option("--url", a.url,
                  "the server's WebSocket address (default ws://127.0.0.1:8080/v1/stream)");
-  app.add_option("prompt,--prompt", a.prompt,
-                 "what to ask; without it, a conversation when this is a terminal");
   app.add_option("--file", a.file,
                  "text that goes before the first question; - reads standard input");
   app.add_option("--system", a.system, "system message");
-  app.add_option("--max-tokens", a.max_tokens, "limit of an answer")->check(CLI::PositiveNumber);
-  app.add_option("--temperature", a.temperature, "default 0: greedy")->check(CLI::Range(0.0, 2.0));
+  app.add_option("--max-tokens", a.max_tokens, "limit of an answer")
+      ->check(integer_in(1, INT32_MAX));
+  app.add_option("--temperature", a.temperature, "default 0: greedy")->check(number_in(0, 2));
   app.add_option("--thinking", a.thinking, "default: the server's choice")
       ->check(CLI::IsMember({"on", "off"}));
   app.add_option("--effort", a.effort, "reasoning effort: low, medium, high, max");
-}
-
-Result<std::string> read_text(const std::string& path) {
-  if (path == "-") {
-    return std::string(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
-  }
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return make_error(Errc::io_error, "cannot read " + path);
-  return std::string(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+  return app.add_option("prompt,--prompt", a.prompt,
+                        "what to ask; without it, a conversation when this is a terminal");
 }
 
 class Conversation {
@@ -80,7 +77,8 @@ class Conversation {
       if (dim_ && reasoning != was_reasoning)
         std::fputs(reasoning ? "\033[2m" : "\033[0m\n", stdout);
       was_reasoning = reasoning;
-      std::fwrite(piece.data(), 1, piece.size(), stdout);
+      // The answer may hold what would rule the terminal, whether it is this one or the one behind a pipe.
+      std::fputs(printable(piece).c_str(), stdout);
       std::fflush(stdout);
     };
     const auto counts = client_.run(request().dump(), show);
@@ -112,14 +110,21 @@ class Conversation {
   }
 
   static void print_figures(const StreamCounts& counts) {
-    const double writing_s = std::max(counts.total_s - counts.first_token_s, 1e-9);
-    const double after_first =
-        static_cast<double>(std::max<int64_t>(counts.completion_tokens - 1, 0));
-    std::fprintf(stderr,
-                 "[%s%lld tokens read, first token after %.2f s, %lld written, %.1f tokens/s]\n",
-                 counts.status == "completed" ? "" : (counts.status + "; ").c_str(),
-                 static_cast<long long>(counts.prompt_tokens), counts.first_token_s,
-                 static_cast<long long>(counts.completion_tokens), after_first / writing_s);
+    std::string line;
+    if (counts.status != ResponseStatus::completed) {
+      line.append(to_string(counts.status)).append("; ");
+    }
+    const std::string prompt = std::to_string(counts.prompt_tokens);
+    if (!counts.prompt_read) {
+      line += "prompt of " + prompt + " tokens, not read to its end";
+    } else if (!counts.first_token_s) {
+      line += prompt + " tokens read, nothing written";
+    } else {
+      line += prompt + " tokens read, first token after " + fixed(*counts.first_token_s, 2) +
+              " s, " + std::to_string(counts.completion_tokens) + " written" +
+              rate_text(counts.completion_tokens, counts.last_token_s - *counts.first_token_s);
+    }
+    std::fprintf(stderr, "[%s]\n", line.c_str());
   }
 
   const Arguments& arguments_;
@@ -139,9 +144,10 @@ int converse(Conversation& conversation, std::string document) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const Status asked = conversation.ask(document + line);
     if (!asked) {
-      status = fail(asked.error().message());
+      status = fail(asked.error());
       const Errc code = asked.error().code;
-      if (code == Errc::unavailable || code == Errc::cancelled) break;  // no connection any more
+      if (code == Errc::unavailable || code == Errc::cancelled)
+        break;  // the connection is of no use
       continue;
     }
     document.clear();  // it is part of the first question, which stays in the conversation
@@ -153,27 +159,28 @@ int converse(Conversation& conversation, std::string document) {
 int chat(const Arguments& a) {
   const auto url = parse_ws_url(a.url);
   if (!url) {
-    fail(url.error().message());
+    fail(url.error());
     return 2;
   }
   std::string document;
   if (!a.file.empty()) {
     auto text = read_text(a.file);
-    if (!text) return fail(text.error().message());
+    if (!text) return fail(text.error());
     document = std::move(*text);
     // One empty line between document and question, as the demo model has learned it.
     document.erase(document.find_last_not_of('\n') + 1);
-    if (!document.empty()) document += a.prompt.empty() && a.file == "-" ? "" : "\n\n";
+    if (!document.empty()) document += !a.has_prompt && a.file == "-" ? "" : "\n\n";
   }
-  if (a.prompt.empty() && a.file.empty() && isatty(STDIN_FILENO) != 1) {
-    return fail("nothing to ask: give a prompt, --file, or a terminal");
+  if (!a.has_prompt && a.file.empty() && isatty(STDIN_FILENO) != 1) {
+    return fail(
+        make_error(Errc::invalid_argument, "nothing to ask: give a prompt, --file, or a terminal"));
   }
   const auto client = StreamClient::connect(*url);
-  if (!client) return fail(client.error().message());
+  if (!client) return fail(client.error());
   Conversation conversation(a, **client);
-  if (a.prompt.empty() && a.file != "-") return converse(conversation, document);
+  if (!a.has_prompt && a.file != "-") return converse(conversation, document);
   const Status asked = conversation.ask(document + a.prompt);
-  return asked ? 0 : fail(asked.error().message());
+  return asked ? 0 : fail(asked.error());
 }
 
 }  // namespace
@@ -181,13 +188,9 @@ int chat(const Arguments& a) {
 int run_chat(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Talks to a server over WebSocket.", "cedar chat");
-  declare(app, arguments);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    const int status = app.exit(error);
-    return status == 0 ? 0 : 2;
-  }
+  const CLI::Option* prompt = declare(app, arguments);
+  if (const auto status = parse_options(app, argc, argv)) return *status;
+  arguments.has_prompt = prompt->count() > 0;
   return chat(arguments);
 }
 

@@ -16,6 +16,7 @@ int run_verify(int argc, char** argv);
 
 // Builds with CEDAR_CLUSTER only.
 int run_serve(int argc, char** argv);
+int run_config(int argc, char** argv);
 int run_chat(int argc, char** argv);
 
 }  // namespace cedar::apps

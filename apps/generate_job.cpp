@@ -18,9 +18,14 @@ Result<gateway::PreparedRequest> prepare_job(Json body, const Json& defaults,
     if (!body.contains(key)) body[key] = value;
   }
   body.erase("model");  // one model is loaded, whatever it is called
-  const bool chat = body.contains("messages");
-  if (!chat && !body.contains("prompt")) {
-    return make_error(Errc::invalid_argument, "messages: neither messages nor prompt is given");
+  const auto given = [&body](const char* name) {
+    return body.contains(name) && !body.at(name).is_null();
+  };
+  const bool chat = given("messages");
+  if (chat == given("prompt")) {
+    return make_error(Errc::invalid_argument,
+                      chat ? "prompt: messages and prompt are both given, one is wanted"
+                           : "messages: neither messages nor prompt is given");
   }
   auto read = chat ? gateway::read_chat_request(std::move(body), card)
                    : gateway::read_completion_request(body, card);
@@ -29,8 +34,13 @@ Result<gateway::PreparedRequest> prepare_job(Json body, const Json& defaults,
   return gateway::prepare(std::move(*read), card, gateway::random_seed());
 }
 
-GenerateJob::GenerateJob(Json id, gateway::PreparedRequest request, const gateway::ModelCard& card)
-    : id_(std::move(id)), request_(std::move(request)), stream_(request_, card), card_(card) {}
+GenerateJob::GenerateJob(Json id, uint64_t line, gateway::PreparedRequest request,
+                         const gateway::ModelCard& card)
+    : id_(std::move(id)),
+      line_(line),
+      request_(std::move(request)),
+      stream_(request_, card),
+      card_(card) {}
 
 std::string GenerateJob::on_token(const engine::TokenEvent& event) {
   if (done_) return {};
@@ -60,7 +70,7 @@ std::string GenerateJob::absorb(const gateway::TextPiece& piece) {
 }
 
 std::string GenerateJob::result_line() const {
-  if (!error_.empty()) return error_line(id_, error_);
+  if (!error_.empty()) return error_line(id_, line_, error_);
   const gateway::ApiRequest& api = request_.api;
   std::string line = R"({"id":)" + id_.dump(-1, ' ', false, kReplace) + R"(,"text":)" +
                      gateway::json_string(request_.echo_text + message_.content) + R"(,"ids":[)";
@@ -92,8 +102,9 @@ std::string GenerateJob::result_line() const {
   return line + '}';
 }
 
-std::string error_line(const Json& id, const std::string& error) {
-  return R"({"id":)" + id.dump(-1, ' ', false, kReplace) + R"(,"error":)" +
+std::string error_line(const Json& id, uint64_t line, const std::string& error) {
+  return R"({"id":)" + id.dump(-1, ' ', false, kReplace) +
+         (line > 0 ? R"(,"line":)" + std::to_string(line) : std::string()) + R"(,"error":)" +
          gateway::json_string(error) + '}';
 }
 

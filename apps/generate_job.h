@@ -15,13 +15,15 @@ namespace cedar::apps {
 using Json = nlohmann::ordered_json;
 
 /// A body with "messages" is a chat, one with "prompt" a completion; `defaults` fills fields the body does
-/// not have. Errors: those of the API.
+/// not have. Errors: those of the API; invalid_argument with neither or both of them.
 Result<gateway::PreparedRequest> prepare_job(Json body, const Json& defaults,
                                              const gateway::ModelCard& card);
 
 class GenerateJob {
  public:
-  GenerateJob(Json id, gateway::PreparedRequest request, const gateway::ModelCard& card);
+  /// `line`: where the request stands in its file; 0: in none.
+  GenerateJob(Json id, uint64_t line, gateway::PreparedRequest request,
+              const gateway::ModelCard& card);
 
   engine::DecodeRequest sequence() const { return request_.sequence(0); }
   /// The text of the answer that `event` settles. After the last event done() holds.
@@ -36,7 +38,7 @@ class GenerateJob {
   bool stopped_early() const { return stream_.stopped(); }
   const std::string& error() const { return error_; }
 
-  /// {"id", "text", "ids", "usage", ...}, or {"id", "error"}.
+  /// {"id", "text", "ids", "usage", ...}, or an error_line.
   std::string result_line() const;
 
   int64_t prompt_tokens() const { return static_cast<int64_t>(request_.prompt.size()); }
@@ -46,6 +48,7 @@ class GenerateJob {
   std::string absorb(const gateway::TextPiece& piece);
 
   Json id_;
+  uint64_t line_;
   gateway::PreparedRequest request_;
   gateway::TokenStream stream_;
   const gateway::ModelCard& card_;
@@ -56,6 +59,7 @@ class GenerateJob {
   bool done_ = false;
 };
 
-std::string error_line(const Json& id, const std::string& error);
+/// {"id", "line", "error"}; without "line" when that is 0.
+std::string error_line(const Json& id, uint64_t line, const std::string& error);
 
 }  // namespace cedar::apps

@@ -17,6 +17,7 @@ constexpr Entry kCommands[] = {
 #ifdef CEDAR_HAS_GATEWAY
     {"serve", "serve a model over HTTP and WebSocket, every role in one process",
      cedar::apps::run_serve},
+    {"config", "settings of cedar serve, described", cedar::apps::run_config},
     {"chat", "terminal client over WebSocket", cedar::apps::run_chat},
 #endif
     {"generate", "answer one prompt or a file of prompts, no server", cedar::apps::run_generate},
@@ -32,9 +33,7 @@ void print_usage(std::FILE* out) {
              out);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   if (argc < 2) {
     print_usage(stderr);
     return 2;
@@ -54,4 +53,15 @@ int main(int argc, char** argv) {
   std::fprintf(stderr, "cedar: unknown command '%s'\n\n", name);
   print_usage(stderr);
   return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int status = run(argc, argv);
+  // What could not be written is no success, whatever a subcommand thinks (a full disk, for one).
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written || status != 0) return status;
+  std::fputs("cedar: cannot write standard output\n", stderr);
+  return 1;
 }

@@ -5,12 +5,12 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
+#include "core/text_file.h"
 #include "core/thread_pool.h"
 #include "kernels/kernel_context.h"
+#include "model/model_config.h"
 
 namespace cedar::apps {
 namespace {
@@ -55,11 +55,6 @@ std::string directory_name(const std::string& directory) {
   return name.empty() ? std::string("model") : name;
 }
 
-std::string read_file(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
 }  // namespace
 
 std::string demo_model_directory() {
@@ -73,11 +68,15 @@ std::string demo_model_directory() {
 }
 
 bool is_demo_model(const std::string& directory) {
-  const std::string config = read_file(fs::path(directory) / "config.json");
-  return !config.empty() && config == read_file(fs::path(demo_model_directory()) / "config.json");
+  const auto config = read_text_file(directory + "/config.json");
+  const auto demo = read_text_file(demo_model_directory() + "/config.json");
+  return config && demo && *config == *demo;
 }
 
-Result<ModelFiles> load_model_files(const std::string& directory, int threads, Device device) {
+Result<ModelFiles> load_model_files(const std::string& directory, int threads, Device device,
+                                    const std::function<bool()>& stop) {
+  // First, because it says most plainly what is wrong with a directory that holds no model.
+  CEDAR_TRY([[maybe_unused]] const auto config, model::load_model_config(directory));
   ModelFiles files;
   CEDAR_TRY(files.tokenizer,
             model::Tokenizer::load((fs::path(directory) / "tokenizer.json").string()));
@@ -88,9 +87,11 @@ Result<ModelFiles> load_model_files(const std::string& directory, int threads, D
   context.pool = &pool;
   context.arena = &arena;
   ProgressBar bar(directory_name(directory));
-  CEDAR_TRY(files.model,
-            engine::load_model(directory, model::Role::all, context,
-                               [&bar](int64_t done, int64_t total) { bar.show(done, total); }));
+  CEDAR_TRY(files.model, engine::load_model(directory, model::Role::all, context,
+                                            [&](int64_t done, int64_t total) {
+                                              bar.show(done, total);
+                                              return !stop || !stop();
+                                            }));
   if (files.tokenizer->size() > files.model->config.vocab_size) {
     return make_error(Errc::invalid_checkpoint, directory + ": the tokenizer has " +
                                                     std::to_string(files.tokenizer->size()) +

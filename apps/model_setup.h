@@ -1,6 +1,7 @@
 #pragma once
 // Finding, loading and describing the model that a subcommand runs.
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,8 +24,10 @@ struct ModelFiles {
   std::shared_ptr<const model::Tokenizer> tokenizer;
 };
 
-/// Shows progress on stderr when that is a terminal. Errors: those of the readers, naming the file.
-Result<ModelFiles> load_model_files(const std::string& directory, int threads, Device device);
+/// Shows progress on stderr when that is a terminal. `stop` is asked now and then. Errors: those of the readers,
+/// naming the file or the directory that is missing; cancelled when `stop` says so.
+Result<ModelFiles> load_model_files(const std::string& directory, int threads, Device device,
+                                    const std::function<bool()>& stop = {});
 
 /// `name`: id in the API; empty: the directory's name. `max_context_tokens`: 0 for the model's own.
 gateway::ModelCard make_model_card(const ModelFiles& files, const std::string& directory,

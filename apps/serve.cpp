@@ -4,11 +4,13 @@
 
 #include <csignal>
 #include <cstdio>
+#include <optional>
 #include <string>
 
 #include "actors/system.h"
 #include "apps/commands.h"
 #include "apps/model_setup.h"
+#include "apps/options.h"
 #include "config/serve_config.h"
 #include "core/log.h"
 #include "core/thread_pool.h"
@@ -25,7 +27,8 @@ int fail(const std::string& message) {
   return 1;
 }
 
-/// Blocks the stop signals for this thread and all that it starts, so that wait() is where they arrive.
+/// Blocks the stop signals for this thread and all that it starts, so that wait() is where they arrive. Until
+/// then requested() tells of one, so that a start that takes minutes can be given up.
 class StopSignals {
  public:
   StopSignals() {
@@ -34,6 +37,11 @@ class StopSignals {
     sigaddset(&signals_, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
     std::signal(SIGPIPE, SIG_IGN);
+  }
+  bool requested() const {
+    sigset_t pending{};
+    sigpending(&pending);
+    return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1;
   }
   /// After the first signal the next one ends the process at once.
   const char* wait() {
@@ -51,10 +59,7 @@ class StopSignals {
 struct Arguments {
   std::string config_file;
   std::string model, name, host, thinking, replay, device;
-  int64_t port = -1;
-  int64_t threads = -1;
-  int64_t max_sequences = -1;
-  int64_t max_context = -1;
+  std::optional<int64_t> port, threads, max_sequences, max_context;
 };
 
 void declare(CLI::App& app, Arguments& a) {
@@ -62,17 +67,42 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("--model", a.model, "checkpoint directory (default: the demo model)");
   app.add_option("--name", a.name, "the model's id in the API (default: the directory's name)");
   app.add_option("--host", a.host, "address to listen on (default 127.0.0.1)");
-  app.add_option("--port", a.port, "0: any free port (default 8080)")->check(CLI::Range(0, 65535));
-  app.add_option("--threads", a.threads, "CPU threads per stage (default: all usable processors)");
-  app.add_option("--max-sequences", a.max_sequences, "requests in flight (default 8)");
+  app.add_option("--port", a.port, "0: any free port (default 8080)")->check(any_integer());
+  app.add_option("--threads", a.threads, "CPU threads per stage (default: all usable processors)")
+      ->check(any_integer());
+  app.add_option("--max-sequences", a.max_sequences, "requests in flight (default 8)")
+      ->check(any_integer());
   app.add_option("--max-context", a.max_context,
-                 "tokens of prompt and answer (default: what the model allows)");
+                 "tokens of prompt and answer (default: what the model allows)")
+      ->check(any_integer());
   app.add_option("--default-thinking", a.thinking,
                  "for requests that do not say (default: on; off for the demo model)")
       ->check(CLI::IsMember({"on", "off"}));
   app.add_option("--replay", a.replay, "how the decoder rebuilds its windows (default bounded)")
       ->check(CLI::IsMember({"bounded", "exact"}));
   app.add_option("--device", a.device, "cpu, cuda or cuda:N (default cpu)");
+}
+
+/// A setting that the command line gave is complained of by the name it has there.
+Error by_flag(Error error, const Arguments& a) {
+  struct Flag {
+    const char* setting;
+    const char* name;
+    bool given;
+  };
+  const Flag flags[] = {
+      {"http.port ", "--port ", a.port.has_value()},
+      {"engine.threads ", "--threads ", a.threads.has_value()},
+      {"engine.max_sequences ", "--max-sequences ", a.max_sequences.has_value()},
+      {"engine.max_context_tokens ", "--max-context ", a.max_context.has_value()},
+  };
+  for (const Flag& flag : flags) {
+    const std::string setting = flag.setting;
+    if (flag.given && error.context.rfind(setting, 0) == 0) {
+      error.context.replace(0, setting.size(), flag.name);
+    }
+  }
+  return error;
 }
 
 Result<config::ServeConfig> read_config(const Arguments& a) {
@@ -83,9 +113,7 @@ Result<config::ServeConfig> read_config(const Arguments& a) {
   const auto text = [](const std::string& from, std::string& to) {
     if (!from.empty()) to = from;
   };
-  const auto number = [](int64_t from, int64_t& to) {
-    if (from >= 0) to = from;
-  };
+  const auto number = [](std::optional<int64_t> from, int64_t& to) { to = from.value_or(to); };
   text(a.model, c.model.directory);
   text(a.name, c.model.name);
   text(a.host, c.http.host);
@@ -96,7 +124,7 @@ Result<config::ServeConfig> read_config(const Arguments& a) {
   number(a.threads, c.engine.threads);
   number(a.max_sequences, c.engine.max_sequences);
   number(a.max_context, c.engine.max_context_tokens);
-  CEDAR_CHECK_OK(config::validate(c));
+  if (const Status valid = config::validate(c); !valid) return by_flag(valid.error(), a);
   return c;
 }
 
@@ -156,7 +184,12 @@ int serve(const config::ServeConfig& c) {
       c.engine.threads > 0 ? static_cast<int>(c.engine.threads) : usable_processors();
   const std::string directory =
       c.model.directory.empty() ? demo_model_directory() : c.model.directory;
-  const auto files = load_model_files(directory, threads, *device);
+  const auto files =
+      load_model_files(directory, threads, *device, [&signals] { return signals.requested(); });
+  if (!files && files.error().code == Errc::cancelled) {
+    log::info("serve", "stopped while it loaded", {{"signal", signals.wait()}});
+    return 0;
+  }
   if (!files) return fail(files.error().message());
 
   gateway::ModelCard card =
@@ -194,12 +227,7 @@ int run_serve(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Serves a model over HTTP and WebSocket.", "cedar serve");
   declare(app, arguments);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    const int status = app.exit(error);
-    return status == 0 ? 0 : 2;
-  }
+  if (const auto status = parse_options(app, argc, argv)) return *status;
   const auto config = read_config(arguments);
   if (!config) {
     fail(config.error().context);

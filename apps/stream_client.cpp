@@ -21,28 +21,6 @@ namespace websocket = boost::beast::websocket;
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-Result<WsUrl> parse_ws_url(const std::string& url) {
-  constexpr std::string_view kScheme = "ws://";
-  if (url.rfind("wss://", 0) == 0)
-    return make_error(Errc::unsupported, "url: wss is not supported, use ws");
-  if (url.rfind(kScheme, 0) != 0) {
-    return make_error(Errc::invalid_argument, "url: must begin with ws://, got " + url);
-  }
-  const std::string rest = url.substr(kScheme.size());
-  const size_t slash = rest.find('/');
-  const std::string authority = rest.substr(0, slash);
-  const size_t colon = authority.rfind(':');
-  WsUrl result;
-  result.host = authority.substr(0, colon);
-  result.port = colon == std::string::npos ? "80" : authority.substr(colon + 1);
-  result.path =
-      slash == std::string::npos || rest.substr(slash) == "/" ? "/v1/stream" : rest.substr(slash);
-  if (result.host.empty() || result.port.empty()) {
-    return make_error(Errc::invalid_argument, "url: no host or port in " + url);
-  }
-  return result;
-}
-
 struct StreamClient::Impl {
   asio::io_context io;
   websocket::stream<asio::ip::tcp::socket> ws{io};
@@ -62,7 +40,10 @@ struct StreamClient::Impl {
   bool ended = false;
 
   void read();
-  void on_event(const Json& event);
+  void on_frame(const std::string& frame);
+  void on_event(const ServerEvent& event);
+  void on_delta(const ServerEvent& event);
+  void on_done(const ServerEvent& event);
   void await_interrupt();
   void cancel();
   void end_lost(Error e) {
@@ -93,11 +74,11 @@ Result<std::unique_ptr<StreamClient>> StreamClient::connect(const WsUrl& url) {
     impl->ws.set_option(websocket::stream_base::decorator([](websocket::request_type& request) {
       request.set(beast::http::field::sec_websocket_protocol, "cedar.v1");
     }));
-    impl->ws.handshake(url.host + ':' + url.port, url.path, error);
+    impl->ws.handshake(url.authority(), url.path, error);
   }
   if (error) {
-    return make_error(Errc::unavailable, "cannot connect to ws://" + url.host + ':' + url.port +
-                                             url.path + ": " + error.message());
+    return make_error(Errc::unavailable, "cannot connect to ws://" + url.authority() + url.path +
+                                             ": " + error.message());
   }
   return std::unique_ptr<StreamClient>(new StreamClient(std::move(impl)));
 }
@@ -158,35 +139,56 @@ void StreamClient::Impl::read() {
   ws.async_read(buffer, [this](boost::system::error_code failed, size_t) {
     if (failed)
       return end_lost(make_error(Errc::unavailable, "connection lost: " + failed.message()));
-    const Json event = Json::parse(beast::buffers_to_string(buffer.data()), nullptr, false);
+    const std::string frame = beast::buffers_to_string(buffer.data());
     buffer.consume(buffer.size());
-    if (event.is_object()) on_event(event);
+    on_frame(frame);
     if (!ended) read();
   });
 }
 
-void StreamClient::Impl::on_event(const Json& event) {
-  const std::string type = event.value("type", "");
-  if (type == "response.created") {
-    response_id = event.value("response_id", "");
-    if (interrupted) cancel();
-  } else if (type == "response.content.delta" || type == "response.reasoning.delta") {
-    if (counts.first_token_s == 0) counts.first_token_s = elapsed();
-    (*on_text)(event.value("delta", ""), type == "response.reasoning.delta");
-  } else if (type == "error") {
-    end_with(make_error(Errc::invalid_argument, event["error"].value("message", "refused")));
-  } else if (type == "response.done") {
-    counts.total_s = elapsed();
-    counts.status = event.value("status", "");
-    const Json usage = event.value("usage", Json::object());
-    counts.prompt_tokens = usage.value("prompt_tokens", int64_t{0});
-    counts.completion_tokens = usage.value("completion_tokens", int64_t{0});
-    ended = true;
-    if (counts.status == "failed") {
-      end_with(make_error(Errc::unavailable,
-                          event.value("error", Json::object()).value("message", "failed")));
-    }
+void StreamClient::Impl::on_frame(const std::string& frame) {
+  if (!ws.got_text()) {
+    return end_lost(make_error(Errc::unavailable, "the server breaks the protocol: binary data"));
   }
+  const auto event = read_server_event(frame);
+  if (!event) return end_lost(event.error());
+  on_event(*event);
+}
+
+void StreamClient::Impl::on_event(const ServerEvent& event) {
+  if (event.kind == ServerEventKind::created && response_id.empty()) {
+    response_id = event.response_id;
+    if (interrupted) cancel();
+  }
+  // What a cancellation that came too late is answered with is about the response before this one.
+  if (!event.response_id.empty() && event.response_id != response_id) return;
+  switch (event.kind) {
+    case ServerEventKind::prompt_read: counts.prompt_read = true; break;
+    case ServerEventKind::content:
+    case ServerEventKind::reasoning: on_delta(event); break;
+    case ServerEventKind::error: end_with(make_error(Errc::invalid_argument, event.text)); break;
+    case ServerEventKind::done: on_done(event); break;
+    default: break;
+  }
+}
+
+void StreamClient::Impl::on_delta(const ServerEvent& event) {
+  counts.prompt_read = true;
+  counts.last_token_s = elapsed();
+  if (!counts.first_token_s) counts.first_token_s = counts.last_token_s;
+  (*on_text)(event.text, event.kind == ServerEventKind::reasoning);
+}
+
+void StreamClient::Impl::on_done(const ServerEvent& event) {
+  if (event.status == ResponseStatus::failed) {
+    return end_with(make_error(Errc::internal, event.text));
+  }
+  counts.status = event.status;
+  counts.prompt_tokens = event.prompt_tokens;
+  counts.completion_tokens = event.completion_tokens;
+  // The last token often has no text (end of answer), but comes with the end.
+  if (event.status != ResponseStatus::cancelled) counts.last_token_s = elapsed();
+  ended = true;
 }
 
 }  // namespace cedar::apps

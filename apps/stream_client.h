@@ -3,27 +3,23 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "apps/server_event.h"
+#include "apps/ws_url.h"
 #include "core/result.h"
 
 namespace cedar::apps {
 
-struct WsUrl {
-  std::string host;
-  std::string port;
-  std::string path;
-};
-/// "ws://host[:port][/path]"; the path defaults to /v1/stream. Errors: invalid_argument, unsupported (wss).
-Result<WsUrl> parse_ws_url(const std::string& url);
-
 struct StreamCounts {
+  ResponseStatus status = ResponseStatus::completed;
   int64_t prompt_tokens = 0;
+  bool prompt_read = false;  // to its end
   int64_t completion_tokens = 0;
-  double first_token_s = 0;
-  double total_s = 0;
-  std::string status;  // of response.done
+  std::optional<double> first_token_s;  // since the request was sent
+  double last_token_s = 0;
 };
 
 class StreamClient {
@@ -35,8 +31,8 @@ class StreamClient {
   using OnText = std::function<void(std::string_view text, bool reasoning)>;
   /// Sends a request (the JSON text of a chat body) and passes the answer's text on as it comes. The first SIGINT
   /// cancels the response (as soon as the server has accepted it), another one ends the call. Errors: what the server
-  /// said; unavailable when the connection is lost; cancelled after the second SIGINT. After these two the client is
-  /// of no further use.
+  /// said; unavailable when the connection is lost or the server breaks the protocol; cancelled after the second
+  /// SIGINT. After these two the client is of no further use.
   Result<StreamCounts> run(const std::string& request_json, const OnText& on_text);
 
  private:

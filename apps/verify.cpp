@@ -155,6 +155,7 @@ Result<verify::Report> run(const Arguments& arguments) {
                                [&](int64_t done, int64_t total) {
                                  const auto percent = total == 0 ? 100 : done * 100 / total;
                                  progress.show("loading " + std::to_string(percent) + " %");
+                                 return true;
                                }));
   verify::VerifyOptions options = arguments.options;
   options.progress = [&](const std::string& group, const std::string& what) {

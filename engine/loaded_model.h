@@ -102,10 +102,11 @@ struct LoadedModel {
   }
 };
 
-/// Called while loading with (bytes done, bytes in all).
-using LoadProgress = std::function<void(int64_t done, int64_t total)>;
+/// Called while loading with (bytes done, bytes in all), a tensor at a time; false stops the load.
+using LoadProgress = std::function<bool(int64_t done, int64_t total)>;
 
-/// Errors: those of load_checkpoint, out_of_memory naming need, unsupported device.
+/// Errors: those of load_checkpoint, out_of_memory naming need, unsupported device; cancelled when `progress` said
+/// so.
 Result<std::shared_ptr<const LoadedModel>> load_model(const std::string& directory,
                                                       model::Role role, kernels::KernelContext& ctx,
                                                       const LoadProgress& progress = {});

@@ -1,5 +1,7 @@
 #include "engine/model_loader.h"
 
+#include <string>
+
 #include "core/device_memory.h"
 
 namespace cedar::engine {
@@ -25,9 +27,13 @@ kernels::WeightView weight_view(const model::LinearTensors& tensors) {
 
 }  // namespace
 
-void WeightLoader::loaded(int64_t bytes) {
+Status WeightLoader::loaded(int64_t bytes) {
   done_bytes_ += bytes;
-  if (progress_) progress_(done_bytes_, total_bytes_);
+  if (progress_ && !progress_(done_bytes_, total_bytes_)) {
+    return make_error(Errc::cancelled, "loading was stopped after " + std::to_string(done_bytes_) +
+                                           " of " + std::to_string(total_bytes_) + " bytes");
+  }
+  return {};
 }
 
 Result<DeviceTensor> WeightLoader::copy_bytes(std::span<const std::byte> bytes) {
@@ -42,14 +48,15 @@ Result<DeviceTensor> WeightLoader::copy(const TensorView& view) {
   if (view.empty()) return DeviceTensor();  // optional in the format: gate.bias_vl without vision
   const auto bytes = static_cast<size_t>(view.bytes());
   CEDAR_TRY(DeviceTensor tensor, copy_bytes({static_cast<const std::byte*>(view.data), bytes}));
-  loaded(view.bytes());
+  CEDAR_CHECK_OK(loaded(view.bytes()));
   return tensor;
 }
 
 Result<kernels::PackedWeight> WeightLoader::linear(const model::LinearTensors& tensors) {
   ArenaScope scope(*ctx_.arena);
   CEDAR_TRY(kernels::PackedWeight packed, kernels::pack_weight(ctx_, weight_view(tensors)));
-  loaded(tensors.weight.bytes() + (tensors.scale.empty() ? 0 : tensors.scale.bytes()));
+  CEDAR_CHECK_OK(
+      loaded(tensors.weight.bytes() + (tensors.scale.empty() ? 0 : tensors.scale.bytes())));
   return packed;
 }
 
@@ -94,7 +101,7 @@ Result<std::vector<kernels::PackedWeight>> WeightLoader::output_groups(
     CEDAR_TRY(kernels::PackedWeight packed, kernels::pack_weight(ctx_, view));
     groups.push_back(std::move(packed));
   }
-  loaded(wo_a.weight.bytes() + wo_a.scale.bytes());
+  CEDAR_CHECK_OK(loaded(wo_a.weight.bytes() + wo_a.scale.bytes()));
   return groups;
 }
 

@@ -28,7 +28,7 @@ class WeightLoader {
   Result<HcLayerWeights> hc(const model::HcTensors& tensors);
   Result<kernels::ExpertWeights> expert(const model::ExpertTensors& tensors);
   Result<std::vector<kernels::PackedWeight>> output_groups(const model::LinearTensors& wo_a);
-  void loaded(int64_t bytes);
+  Status loaded(int64_t bytes);
 
   kernels::KernelContext& ctx_;
   const model::ModelConfig& config_;

@@ -1,7 +1,6 @@
 // `cedar bench engine`: prefill and decode rates of a whole model, beside the floor of the same machine in the
 // same run: bytes a decode step must read, arithmetic a prompt row must do.
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "apps/commands.h"
+#include "apps/options.h"
 #include "bench/kernels/ceilings.h"
 #include "engine/engine.h"
 #include "engine/runtime.h"
@@ -165,6 +165,7 @@ Status run(const Options& options) {
   if (!options.json_path.empty()) {
     std::ofstream file(options.json_path);
     file << report.dump(1) << "\n";
+    file.close();
     if (!file) return make_error(Errc::io_error, "cannot write " + options.json_path);
   }
   return {};
@@ -181,18 +182,18 @@ int run_bench_engine(int argc, char** argv) {
                "cedar bench engine"};
   app.add_option("--model", options.model, "checkpoint directory")->capture_default_str();
   app.add_option("--threads", options.threads, "thread counts")
-      ->check(CLI::Range(1, 1024))
+      ->check(integer_in(1, 1024))
       ->delimiter(',');
   app.add_option("--prompt-tokens", options.prompts, "prompt lengths")
-      ->check(CLI::Range(1, 1 << 24))
+      ->check(integer_in(1, 1 << 24))
       ->delimiter(',');
   app.add_option("--batch", options.batches, "sequences decoded together")
-      ->check(CLI::Range(1, 4096))
+      ->check(integer_in(1, 4096))
       ->delimiter(',');
   app.add_option("--new-tokens", options.new_tokens, "tokens written per sequence")
-      ->check(CLI::Range(2, 1 << 20));
+      ->check(integer_in(2, 1 << 20));
   app.add_option("--json", options.json_path, "write the figures to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = apps::parse_options(app, argc, argv)) return *status;
   if (const Status status = bench::run(options); !status) {
     std::fprintf(stderr, "cedar bench engine: %s\n", status.error().message().c_str());
     return 1;

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <fstream>
 
@@ -97,7 +98,53 @@ TEST_F(ServeTest, SigtermDuringLiveStreamsExitsCleanly) {
   for (const auto& socket : sockets) EXPECT_TRUE(socket->take_until("[DONE]"));
 }
 
+// The signal is pending before the program begins, so it comes while the model is loaded.
+TEST(Serve, ASignalStopsTheLoading) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    sigset_t blocked{}, before{};
+    sigemptyset(&blocked);
+    sigaddset(&blocked, signal);
+    ASSERT_EQ(pthread_sigmask(SIG_BLOCK, &blocked, &before), 0);
+    Program server({CEDAR_PROGRAM, "serve", "--port", "0", "--threads", "1"});
+    server.signal(signal);
+    ASSERT_EQ(pthread_sigmask(SIG_SETMASK, &before, nullptr), 0);
+    const auto result = server.finish();
+    EXPECT_EQ(result.status, 0) << result.err;
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(result.err, HasSubstr("stopped while it loaded"));
+  }
+}
+
+TEST(Serve, NumbersOfTheCommandLineAreRefusedByTheirFlag) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"--threads", "-5"}, "--threads must be in [0, 1024], got -5"},
+      {{"--max-context", "-5"}, "--max-context must be in [0, 2147483647], got -5"},
+      {{"--max-sequences", "0"}, "--max-sequences must be in [1, 65536], got 0"},
+      {{"--port", "70000"}, "--port must be in [0, 65535], got 70000"},
+      {{"--threads", "99999999999999999999"}, "--threads: must be an integer, got 9999999999"},
+      {{"--bogus"}, "--bogus"},
+  };
+  for (const auto& [arguments, words] : cases) {
+    std::vector<std::string> all = {CEDAR_PROGRAM, "serve"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    const auto result = run_program(all);
+    EXPECT_EQ(result.status, 2) << words;
+    EXPECT_THAT(result.err, HasSubstr(words));
+  }
+}
+
+TEST(Serve, SettingsAreDescribed) {
+  const auto help = run_program({CEDAR_PROGRAM, "serve", "--help"});
+  EXPECT_EQ(help.status, 0);
+  EXPECT_THAT(help.out, HasSubstr("docs/config.md"));
+  const auto described = run_program({CEDAR_PROGRAM, "config", "describe"});
+  EXPECT_EQ(described.status, 0);
+  EXPECT_THAT(described.out, HasSubstr("| `max_sequences` | `8` |"));
+  EXPECT_EQ(run_program({CEDAR_PROGRAM, "config"}).status, 2);
+}
+
 TEST(Serve, WrongUseIsExplained) {
+  EXPECT_EQ(run_program({CEDAR_PROGRAM, "serve", "--config", testing::TempDir()}).status, 2);
   EXPECT_EQ(run_program({CEDAR_PROGRAM, "serve", "--port", "70000"}).status, 2);
   EXPECT_EQ(run_program({CEDAR_PROGRAM, "serve", "--config", "no/such.toml"}).status, 2);
   const std::string path = testing::TempDir() + "/cedar_bad.toml";
