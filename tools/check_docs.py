@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Check that what the Markdown files name exists: links, paths, source files, make targets, subcommands of cedar.
+"""Check that what texts name exists: links, paths, source files, make targets, subcommands of cedar, cited pages.
 
     tools/check_docs.py [ROOT]
 
 Prints `file:line: what is missing` for every finding; exit status 1 if there are any. Looked at are link targets and
-the words inside code spans and code blocks; words with placeholders (<room>, *, {a,b}, $X, x.h) are not.
+the words inside code spans and code blocks; words with placeholders (<room>, *, {a,b}, $X, x.h) are not. In every other
+text file, comments of the code above all, pages are looked at: a path to a Markdown file must exist, and a citation of
+the specification (spec/model.md 7.4) must be a section that docs/specification.md lists.
 """
 import os
 import re
@@ -22,20 +24,43 @@ PLACEHOLDER = re.compile(r"(.*/)?[a-z](_\w+)?\.\w+$")  # x.cpp, x_test.cpp
 PATH = re.compile(r"(\.{1,2}/)*[\w.-]+(/[\w.-]+)*/?$")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SPAN = re.compile(r"`([^`]+)`")
+CODE = re.compile(r"(\.(h|hpp|cpp|cu|cuh|py|sh|cmake|txt|toml|yml|yaml)|Makefile)$")
+PAGE = re.compile(r"(?<![\w./:*<>{}$-])((?:\.{1,2}/)*[\w-][\w.-]*(?:/[\w.-]+)+\.md)\b(?:,? (?:sections? )?(\d+)(?:\.\d+)*)?")
+SPECIFICATION = "docs/specification.md"
+# Its trees are made up.
+NOT_READ = {"tests/tools/check_docs_test.py"}
 SKIPPED_FOLDERS = re.compile(r"(\.git|\.venv|\.cache|__pycache__|node_modules|build.*)$")
 
 
 class Tree:
     def __init__(self, root):
         self.root = root
-        self.names, self.documents = set(), []
+        self.names, self.documents, self.code = set(), [], []
         for folder, folders, files in os.walk(root):
             folders[:] = sorted(f for f in folders if not SKIPPED_FOLDERS.match(f))
             self.names.update(files)
             self.documents += [os.path.relpath(os.path.join(folder, f), root) for f in sorted(files) if f.endswith(".md")]
+            self.code += [os.path.relpath(os.path.join(folder, f), root) for f in sorted(files) if CODE.search(f)]
         self.top = {name for name in os.listdir(root) if not SKIPPED_FOLDERS.match(name)}
         self.make_targets = set(re.findall(r"^([a-z][\w-]*):", self.read("Makefile"), re.M))
         self.commands = set(re.findall(r'^\s*\{"([a-z]+)",', self.read("apps/main.cpp"), re.M))
+
+        self.spec_sections = self.read_specification()
+
+    def read_specification(self):
+        """{(part, section)} of docs/specification.md; section None: the part itself."""
+        found, part = set(), None
+        for line in self.read(SPECIFICATION).splitlines():
+            heading = re.match(r"## (spec/[\w-]+\.md)$", line)
+            row = re.match(r"\| (\d+) \|", line)
+            if heading:
+                part = heading.group(1)
+                found.add((part, None))
+            elif line.startswith("## "):
+                part = None
+            elif row and part:
+                found.add((part, row.group(1)))
+        return found
 
     def read(self, path):
         try:
@@ -101,11 +126,32 @@ def check_document(tree, document):
     return found
 
 
+def check_page(tree, file, path, section):
+    """What is wrong with a page that a line of text names, or None."""
+    if not path.startswith("spec/"):
+        return None if tree.exists(file, path) else f"{path} does not exist"
+    if (path, None) not in tree.spec_sections:
+        return f"{SPECIFICATION} does not list {path}"
+    if section and (path, section) not in tree.spec_sections:
+        return f"{SPECIFICATION} does not list section {section} of {path}"
+    return None
+
+
+def check_pages(tree, file):
+    """[(line number, message)]"""
+    found = []
+    for number, line in enumerate(tree.read(file).splitlines(), 1):
+        messages = (check_page(tree, file, *match.groups()) for match in PAGE.finditer(line))
+        found += [(number, m) for m in messages if m]
+    return found
+
+
 def check(root):
     """Every finding as text."""
     tree = Tree(root)
-    return [f"{document}:{number}: {message}"
-            for document in tree.documents for number, message in check_document(tree, document)]
+    found = [(document, *finding) for document in tree.documents for finding in check_document(tree, document)]
+    found += [(file, *finding) for file in tree.code if file not in NOT_READ for finding in check_pages(tree, file)]
+    return [f"{file}:{number}: {message}" for file, number, message in found]
 
 
 def main():
@@ -114,7 +160,8 @@ def main():
     for line in found:
         print(line)
     if not found:
-        print(f"check_docs: {len(Tree(root).documents)} documents, no finding")
+        tree = Tree(root)
+        print(f"check_docs: {len(tree.documents)} documents and {len(tree.code)} other files, no finding")
     return 1 if found else 0
 
 

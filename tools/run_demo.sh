@@ -61,7 +61,9 @@ fi
 
 echo "Still serving on http://127.0.0.1:$port until Ctrl-C. Another terminal may ask, too:"
 echo "  $cedar chat --url ws://127.0.0.1:$port/v1/stream --file $document 'Show error E9118'"
-echo "  curl http://127.0.0.1:$port/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'"
+# curl is not among the packages; a machine without it gets no advice that fails.
+command -v curl >/dev/null 2>&1 &&
+  echo "  curl http://127.0.0.1:$port/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'"
 # Ctrl-C is how this ends, so it is no failure.
 trap 'stop; exit 0' INT TERM
 wait "$server"

@@ -13,6 +13,7 @@ TREE = {
     "apps/main.cpp": '    {"serve", "serve a model", run_serve},\n',
     "core/ids.h": "",
     "docs/formats/wire.md": "",
+    "docs/specification.md": "## spec/model.md\n| 7 | attention |\n## Other\n| 9 | x |\n",
 }
 
 
@@ -55,6 +56,21 @@ class CheckDocs(unittest.TestCase):
 
     def test_dead_links(self):
         self.expect_missing("[x](gone.md)\n", 1, "link to gone.md")
+
+    def test_pages_that_code_names(self):
+        fine = "// docs/formats/wire.md, spec/model.md, spec/model.md 7.4, https://x.org/a/b.md, docs/<x>.md, x.md\n"
+        self.assertEqual(check(fine, "core/ids.h"), [])
+        for text, words in [
+            ("see docs/gone.md.", "docs/gone.md does not exist"),
+            ("spec/gone.md 7", "does not list spec/gone.md"),
+            ("(spec/model.md 8.1)", "does not list section 8 of spec/model.md"),
+            ("spec/model.md section 9", "does not list section 9 of spec/model.md"),
+        ]:
+            for file in ("core/ids.h", "tools/x.py", "core/CMakeLists.txt"):
+                found = check("\n# " + text + "\n", file)
+                self.assertEqual(len(found), 1, found)
+                self.assertTrue(found[0].startswith(f"{file}:2: "), found)
+                self.assertIn(words, found[0])
 
     def test_make_targets_and_subcommands(self):
         self.expect_missing("`make fly`\n", 1, "no target fly")
