@@ -1,6 +1,5 @@
 #pragma once
-// Reading one schema object: which keywords there are, and bounds that are checked. docs/structured_output.md
-// has the table for clients.
+// Reading one schema object: which keywords there are, and bounds that are checked.
 
 #include <cstdint>
 #include <string>
