@@ -29,7 +29,7 @@ struct GenerateRequest {
 struct QueuedEvent {
   int64_t position = 0;
 };
-/// The encoder has read `computed` of `total` prompt tokens.
+/// The encoder has read `computed` of `total` prompt tokens; 0 when the decoder has made room and it begins.
 struct PrefillEvent {
   int64_t computed = 0;
   int64_t total = 0;
@@ -39,6 +39,8 @@ struct PromptReadEvent {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
 };
+/// The decoder has all that the encoder computed and replays the end of the prompt.
+struct ReplayEvent {};
 /// Tokens in output order.
 struct TokensEvent {
   std::vector<engine::TokenEvent> tokens;
@@ -49,8 +51,8 @@ struct FinishedEvent {
   std::optional<Error> error;
 };
 
-using StreamEvent =
-    std::variant<QueuedEvent, PrefillEvent, PromptReadEvent, TokensEvent, FinishedEvent>;
+using StreamEvent = std::variant<QueuedEvent, PrefillEvent, PromptReadEvent, ReplayEvent,
+                                 TokensEvent, FinishedEvent>;
 
 /// Receives the events of one request, in order, from changing threads but never two at a time. Must not
 /// block and must not throw.

@@ -86,6 +86,7 @@ void DecoderStage::start(const HandoffReady& message) {
   if (live_.count(message.id) == 0) return;
   const auto status = engine_->start(message.id, std::move(*message.handoff));
   if (!status) return fail(message.id, status.error());
+  send(live_.at(message.id), ReplayBegun{message.id});
   schedule_step();
   publish_load();
 }

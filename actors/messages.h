@@ -35,6 +35,10 @@ struct PrefillProgress {
   int64_t computed = 0;   // prompt tokens read so far
   bool finished = false;  // the hand-off is on its way to the decoder
 };
+/// The decoder has taken over everything and begins its replay.
+struct ReplayBegun {
+  RequestId id;
+};
 /// What one decoder step produced for this request.
 struct TokenBatch {
   std::vector<engine::TokenEvent> tokens;
@@ -48,8 +52,9 @@ struct EndSession {
   Errc code = Errc::cancelled;
 };
 
-using SessionActor = caf::typed_actor<caf::reacts_to<PrefillProgress>, caf::reacts_to<TokenBatch>,
-                                      caf::reacts_to<StageFailed>, caf::reacts_to<EndSession>>;
+using SessionActor = caf::typed_actor<caf::reacts_to<PrefillProgress>, caf::reacts_to<ReplayBegun>,
+                                      caf::reacts_to<TokenBatch>, caf::reacts_to<StageFailed>,
+                                      caf::reacts_to<EndSession>>;
 
 // --- to the decoder --------------------------------------------------------------------------------------
 
@@ -176,6 +181,10 @@ using RouterActor = caf::typed_actor<
 template <class I>
 typename I::result_type inspect(I& f, PrefillProgress& x) {
   return f(caf::meta::type_name("PrefillProgress"), x.computed, x.finished);
+}
+template <class I>
+typename I::result_type inspect(I& f, ReplayBegun& x) {
+  return f(caf::meta::type_name("ReplayBegun"), x.id);
 }
 template <class I>
 typename I::result_type inspect(I& f, RoomReserved& x) {

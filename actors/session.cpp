@@ -22,6 +22,7 @@ Session::behavior_type Session::make_behavior() {
   reserve();
   return {
       [this](const PrefillProgress& progress) { on_progress(progress); },
+      [this](const ReplayBegun&) { on_replay(); },
       [this](TokenBatch& batch) { on_tokens(std::move(batch)); },
       [this](StageFailed& message) { fail(std::move(message.error)); },
       [this](const EndSession& message) {
@@ -51,6 +52,7 @@ void Session::reserve() {
 void Session::prefill() {
   if (phase_ != Phase::reserving) return;
   phase_ = Phase::prefilling;
+  setup_.sink->event(PrefillEvent{0, static_cast<int64_t>(setup_.request->decode.prompt.size())});
   send(setup_.encoder, BeginPrefill{setup_.request, SessionActor{this}, setup_.decoder});
 }
 
@@ -72,12 +74,20 @@ void Session::on_progress(const PrefillProgress& progress) {
   }
 }
 
+/// The decoder can be faster than the encoder's last word: both came from different mailboxes.
+void Session::end_prefill() {
+  if (phase_ != Phase::prefilling) return;
+  on_progress({static_cast<int64_t>(setup_.request->decode.prompt.size()), true});
+}
+
+void Session::on_replay() {
+  end_prefill();
+  if (phase_ == Phase::handing_over) setup_.sink->event(ReplayEvent{});
+}
+
 void Session::on_tokens(TokenBatch batch) {
+  end_prefill();
   switch (phase_) {
-    case Phase::prefilling:
-      // The decoder can be faster than the encoder's last word: both were sent to different mailboxes.
-      on_progress({static_cast<int64_t>(setup_.request->decode.prompt.size()), true});
-      [[fallthrough]];
     case Phase::handing_over: phase_ = Phase::decoding; [[fallthrough]];
     case Phase::decoding: {
       const engine::TokenEvent last = batch.tokens.back();
@@ -93,6 +103,7 @@ void Session::on_tokens(TokenBatch batch) {
       return;
     }
     case Phase::reserving:
+    case Phase::prefilling:
     case Phase::done: return;
   }
 }

@@ -35,6 +35,8 @@ class Session final : public SessionActor::base {
   void reserve();
   void prefill();
   void on_progress(const PrefillProgress& progress);
+  void end_prefill();
+  void on_replay();
   void on_tokens(TokenBatch batch);
   void finish(engine::FinishReason reason);
   void fail(Error error);

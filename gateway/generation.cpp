@@ -103,6 +103,8 @@ void Generation::handle(size_t index, actors::StreamEvent& event) {
   } else if (auto* read = std::get_if<actors::PromptReadEvent>(&event)) {
     prompt_usage_.cached_tokens = read->cached_tokens;
     if (!std::exchange(prompt_read_, true)) observer_->on_prompt_read(usage());
+  } else if (std::holds_alternative<actors::ReplayEvent>(event)) {
+    observer_->on_replay();
   }
 }
 

@@ -34,6 +34,8 @@ class GenerationObserver {
   /// The encoder has read `computed` of `total` tokens.
   virtual void on_prefill(int64_t computed, int64_t total) = 0;
   virtual void on_prompt_read(const Usage& usage) = 0;
+  /// The decoder has everything and replays the end of the prompt.
+  virtual void on_replay() {}
   virtual void on_piece(int64_t choice, const TextPiece& piece) = 0;
   virtual void on_choice_end(int64_t choice, std::string_view finish_reason) = 0;
   /// `error` is set when `status` is failed.

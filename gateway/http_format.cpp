@@ -8,6 +8,7 @@ namespace cedar::gateway {
 std::string_view reason_phrase(int status) {
   switch (status) {
     case 200: return "OK";
+    case 304: return "Not Modified";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
     case 403: return "Forbidden";
@@ -32,7 +33,8 @@ std::string format_head(const HttpResponse& response, const HeadOptions& options
   head.append(response.content_type).append("\r\n");
   if (options.chunked) {
     head += "Transfer-Encoding: chunked\r\n";
-  } else if (!options.until_close) {
+  } else if (!options.until_close &&
+             response.status != 304) {  // which has no body, whatever the length
     head += "Content-Length: " + std::to_string(response.body.size()) + "\r\n";
   }
   if (options.chunked || options.until_close) head += "Cache-Control: no-cache\r\n";

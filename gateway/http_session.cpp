@@ -9,6 +9,7 @@
 
 #include "gateway/handlers.h"
 #include "gateway/http_format.h"
+#include "gateway/page.h"
 #include "gateway/sse.h"
 #include "gateway/websocket_session.h"
 
@@ -172,6 +173,10 @@ void HttpSession::handle_request() {
         });
       });
       return;
+    case Endpoint::page: {
+      const auto known = reader_.request()[http::field::if_none_match];
+      return respond(page_response({known.data(), known.size()}));
+    }
     default: return respond(answer_get(route_, context_));
   }
 }

@@ -26,6 +26,7 @@ constexpr Row kRows[] = {
     {"GET", "/readyz", Endpoint::ready, monitoring::Route::probes},
     {"GET", "/version", Endpoint::version, monitoring::Route::probes},
     {"GET", "/metrics", Endpoint::metrics, monitoring::Route::metrics},
+    {"GET", "/", Endpoint::page, monitoring::Route::page},
     {"GET", "/v1/stream", Endpoint::stream, monitoring::Route::stream},
 };
 

@@ -20,6 +20,7 @@ enum class Endpoint : uint8_t {
   ready,
   version,
   metrics,
+  page,
   stream,  // WebSocket
   unknown,
   wrong_method,  // Route::argument lists the allowed ones

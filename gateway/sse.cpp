@@ -41,7 +41,10 @@ SseResponder::SseResponder(std::shared_ptr<HttpWriter> writer, const PreparedReq
 }
 
 void SseResponder::on_queued(int64_t) { begin(); }
-void SseResponder::on_prefill(int64_t, int64_t) { begin(); }
+void SseResponder::on_prefill(int64_t computed, int64_t) {
+  // Until the first rows are computed an error still has a status of its own.
+  if (computed > 0) begin();
+}
 void SseResponder::on_prompt_read(const Usage& usage) {
   usage_ = usage;
   begin();

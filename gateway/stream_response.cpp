@@ -11,6 +11,9 @@
 namespace cedar::gateway {
 namespace {
 
+constexpr std::chrono::milliseconds kProgressInterval{
+    100};  // a long prompt has thousands of chunks
+
 std::string field(std::string_view name, std::string_view json) {
   std::string text = ",\"";
   return text.append(name).append("\":").append(json);
@@ -181,6 +184,16 @@ void StreamResponse::on_queued(int64_t position) {
       field("position", std::to_string(position)) + text_field("stage", "encoder"));
 }
 
+void StreamResponse::on_prefill(int64_t computed, int64_t total) {
+  const auto now = std::chrono::steady_clock::now();
+  // The last one always: that the encoder is done is what follows.
+  if (computed < total && now - last_progress_ < kProgressInterval) return;
+  last_progress_ = now;
+  add("response.progress", text_field("stage", "encoder") +
+                               field("computed", std::to_string(computed)) +
+                               field("total", std::to_string(total)));
+}
+
 void StreamResponse::on_prompt_read(const Usage& usage) {
   const std::string hit = std::to_string(usage.cached_tokens);
   add("response.in_progress",
@@ -188,6 +201,8 @@ void StreamResponse::on_prompt_read(const Usage& usage) {
           R"(,"prompt_cache_hit_tokens":)" + hit + R"(,"prompt_cache_miss_tokens":)" +
           std::to_string(usage.prompt_tokens - usage.cached_tokens) + '}');
 }
+
+void StreamResponse::on_replay() { add("response.progress", text_field("stage", "replay")); }
 
 void StreamResponse::on_piece(int64_t index, const TextPiece& piece) {
   Choice& choice = choices_[static_cast<size_t>(index)];

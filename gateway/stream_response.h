@@ -63,8 +63,9 @@ class StreamResponse final : public GenerationObserver,
   bool ended() const { return ended_; }
 
   void on_queued(int64_t position) override;
-  void on_prefill(int64_t, int64_t) override {}
+  void on_prefill(int64_t computed, int64_t total) override;
   void on_prompt_read(const Usage& usage) override;
+  void on_replay() override;
   void on_piece(int64_t choice, const TextPiece& piece) override;
   void on_choice_end(int64_t choice, std::string_view finish_reason) override;
   void on_end(EndStatus status, const Usage& usage, const std::optional<ApiError>& error) override;
@@ -114,6 +115,7 @@ class StreamResponse final : public GenerationObserver,
   bool ended_ = false;
   bool client_gone_ = false;  // cancelled because nobody came back
   std::chrono::steady_clock::time_point last_queued_;
+  std::chrono::steady_clock::time_point last_progress_;
   boost::asio::steady_timer timer_;  // grace while detached, time to live after the end
 };
 

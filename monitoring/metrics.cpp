@@ -14,8 +14,8 @@
 namespace cedar::monitoring {
 namespace {
 
-constexpr std::array<const char*, 8> kRoutes = {"chat",   "completions", "stream",  "models",
-                                                "tokens", "probes",      "metrics", "unknown"};
+constexpr std::array<const char*, 9> kRoutes = {
+    "chat", "completions", "stream", "models", "tokens", "probes", "metrics", "page", "unknown"};
 constexpr std::array<const char*, 4> kOutcomes = {"completed", "incomplete", "cancelled", "failed"};
 
 prometheus::Histogram::BucketBoundaries latency_buckets() {

@@ -8,7 +8,17 @@
 
 namespace cedar::monitoring {
 
-enum class Route : uint8_t { chat, completions, stream, models, tokens, probes, metrics, unknown };
+enum class Route : uint8_t {
+  chat,
+  completions,
+  stream,
+  models,
+  tokens,
+  probes,
+  metrics,
+  page,
+  unknown
+};
 enum class Outcome : uint8_t { completed, incomplete, cancelled, failed };
 
 /// What the rooms below the gateway report; read when a scrape asks.

@@ -257,6 +257,42 @@ TEST_F(ServerTest, TokenizeAndDetokenizeAreInverse) {
   EXPECT_EQ(post("/detokenize", R"({"tokens":[99999]})")->status, 400);
 }
 
+TEST_F(ServerTest, ThePageIsOneDocumentThatLetsNothingElseIn) {
+  start();
+  const auto page = test::get(port(), "/");
+  ASSERT_TRUE(page);
+  EXPECT_EQ(page->status, 200);
+  EXPECT_EQ(page->headers.at("content-type"), "text/html; charset=utf-8");
+  EXPECT_EQ(page->headers.at("x-content-type-options"), "nosniff");
+  EXPECT_EQ(page->headers.at("cache-control"), "no-cache");
+  const std::string policy = page->headers.at("content-security-policy");
+  EXPECT_THAT(policy, HasSubstr("default-src 'none'; script-src 'sha256-"));
+  EXPECT_THAT(policy, testing::Not(HasSubstr("unsafe")));
+  EXPECT_EQ(page->body.rfind("<!doctype html>", 0), 0U);
+  EXPECT_THAT(page->body, HasSubstr("</html>"));
+  for (const char* outside : {"<script src", "<link rel=\"stylesheet", "@import", "url(http"}) {
+    EXPECT_THAT(page->body, testing::Not(HasSubstr(outside)));
+  }
+}
+
+TEST_F(ServerTest, AClientThatHasThePageIsToldSoInFewBytes) {
+  start();
+  test::Socket socket(port());
+  socket.send(test::get_text("/"));
+  const std::string etag = test::read_reply(socket)->headers.at("etag");
+  const std::string again = "GET / HTTP/1.1\r\nHost: test\r\nIf-None-Match: ";
+  for (const std::string& known : {etag, "W/" + etag, "\"other\", " + etag}) {
+    socket.send(again + known + "\r\n\r\n");
+    const auto head = test::read_head(socket);
+    ASSERT_TRUE(head);
+    EXPECT_EQ(head->status, 304) << known;
+    EXPECT_EQ(head->headers.at("etag"), etag);
+    EXPECT_EQ(head->headers.count("content-length"), 0U);  // or the next answer could not be found
+  }
+  socket.send(again + "\"other\"\r\n\r\n");
+  EXPECT_EQ(test::read_reply(socket)->status, 200);
+}
+
 TEST_F(ServerTest, WrongMethodsAndPaths) {
   start();
   const auto wrong = test::get(port(), "/v1/chat/completions");

@@ -37,17 +37,50 @@ TEST_F(StreamTest, AResponseFromCreatedToDone) {
     const auto type = event["type"].get<std::string>();
     if (kinds.empty() || kinds.back() != type) kinds.push_back(type);
   }
-  EXPECT_EQ(kinds, (std::vector<std::string>{"response.created", "response.in_progress",
+  EXPECT_EQ(kinds, (std::vector<std::string>{"response.created", "response.progress",
+                                             "response.in_progress", "response.progress",
                                              "response.reasoning.delta", "response.reasoning.done",
                                              "response.content.delta", "response.content.done",
                                              "response.choice.done", "response.done"}));
   EXPECT_EQ(events.front()["client_event_id"], "c1");
   EXPECT_EQ(events.front()["model"], "demo");
-  EXPECT_GT(events[1]["usage"]["prompt_tokens"].get<int>(), 0);
+  const int64_t prompt = events[3]["usage"]["prompt_tokens"].get<int64_t>();
+  EXPECT_GT(prompt, 0);
+  for (const size_t i : {1, 2}) {
+    EXPECT_EQ(events[i]["stage"], "encoder");
+    EXPECT_EQ(events[i]["computed"], i == 1 ? 0 : prompt);
+    EXPECT_EQ(events[i]["total"], prompt);
+  }
+  EXPECT_EQ(events[4]["stage"], "replay");
   EXPECT_EQ(joined(events, "response.reasoning.delta"), "Think.");
   EXPECT_EQ(joined(events, "response.content.delta"), "Hello there, friend.");
   EXPECT_EQ(events.back()["status"], "completed");
   EXPECT_GT(events.back()["usage"]["completion_tokens"].get<int>(), 3);
+}
+
+TEST_F(StreamTest, TheEncodersProgressIsToldAtAMeasuredPace) {
+  script_->chunk_tokens = 8;
+  script_->encoder_step_us = 2000;
+  start();
+  WebSocket socket(port());
+  open(socket);
+  std::string words;
+  for (int i = 0; i < 1500; ++i) words += "word ";
+  socket.send(R"({"type":"response.create","request":{"messages":[{"role":"user","content":")" +
+              words + R"("}]}})");
+  std::vector<int64_t> computed;
+  int64_t total = 0;
+  for (const Json& event : read_until(socket, "response.done")) {
+    if (event["type"] != "response.progress" || event["stage"] != "encoder") continue;
+    computed.push_back(event["computed"].get<int64_t>());
+    total = event["total"].get<int64_t>();
+  }
+  // 190 chunks of 2 ms each or more: far fewer events than chunks, several of them, and the last one.
+  ASSERT_GT(total, 1500);
+  EXPECT_GT(computed.size(), 2U);
+  EXPECT_LT(static_cast<int64_t>(computed.size()), total / script_->chunk_tokens / 4);
+  EXPECT_TRUE(std::is_sorted(computed.begin(), computed.end()));
+  EXPECT_EQ(computed.back(), total);
 }
 
 TEST_F(StreamTest, DeltasJoinToTheAnswerOfAPlainRequest) {

@@ -42,7 +42,8 @@ class CollectingSink final : public actors::StreamSink {
   }
   bool wait_progress(std::chrono::milliseconds limit = std::chrono::seconds(10)) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, limit, [&] { return !computed_.empty(); });
+    return changed_.wait_for(lock, limit,
+                             [&] { return !computed_.empty() && computed_.back() > 0; });
   }
   std::vector<TokenId> tokens() const {
     std::lock_guard lock(mutex_);

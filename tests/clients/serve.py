@@ -1,0 +1,100 @@
+"""A real `cedar serve` with the demo model, on a free port, for the tests of its clients."""
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SAMPLE = os.path.join(ROOT, "config", "demo", "sample_document.txt")
+DEADLINE_S = 60
+SKIPPED = 77  # ctest shows a test with this status as skipped
+
+
+def skip(reason):
+    print(f"skipped: {reason}", flush=True)
+    sys.exit(SKIPPED)
+
+
+def sample_question(code="E8236"):
+    """A document of 4,000 tokens with a question, and the line that answers it."""
+    with open(SAMPLE, encoding="utf-8") as f:
+        text = f.read().rstrip("\n")
+    line = next(line for line in text.split("\n") if f" {code} " in line)
+    return f"{text}\n\nWhat is {code}?", line.split(" ", 1)[1]
+
+
+def eventually(condition, what, deadline_s=DEADLINE_S):
+    end = time.monotonic() + deadline_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"never happened: {what}")
+        time.sleep(0.02)
+
+
+class Server:
+    """`with Server(program) as server`: up until the end of the block. The program must then end by itself, status 0."""
+
+    def __init__(self, program, port=0, arguments=()):
+        self.command = [program, "serve", "--model", os.path.join(ROOT, "config", "demo"), "--port", str(port), *arguments]
+
+    def __enter__(self):
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True)
+        for line in self.process.stdout:
+            found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+            if found:
+                self.port = int(found.group(1))
+                return self
+        raise AssertionError(f"cedar serve ended with status {self.process.wait()}")
+
+    def __exit__(self, kind, *_):
+        status = self.stop()
+        if kind is None and status != 0:
+            raise AssertionError(f"cedar serve ended with status {status}")
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+        finally:
+            self.process.stdout.close()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def request(self, method, path, body=None, headers=None):
+        """(status, headers, body) of one request on a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers or {})
+            reply = connection.getresponse()
+            return reply.status, dict(reply.getheaders()), reply.read()
+        finally:
+            connection.close()
+
+    def metric(self, name):
+        """The sum of a metric's series. `name` may carry labels: only series that have them all count."""
+        name, _, labels = name.partition("{")
+        wanted = [label for label in labels.rstrip("}").split(",") if label]
+        total = 0.0
+        for line in self.request("GET", "/metrics")[2].decode().splitlines():
+            found = re.match(r"(\w+)(?:\{(.*)\})? (\S+)$", line)
+            if found and found.group(1) == name and all(label in (found.group(2) or "") for label in wanted):
+                total += float(found.group(3))
+        return total
+
+    def wait_idle(self):
+        """Until no request holds anything."""
+        eventually(lambda: self.metric("cedar_actors_running_requests") + self.metric("cedar_decoder_sequences") == 0,
+                   "the server became idle")
