@@ -236,7 +236,10 @@ export class CedarClient {
     }
     const entry = this.#live.get(event.response_id);
     if (!entry || !(event.seq > entry.lastSeq)) return; // unknown, finished, or had already
-    if (event.seq !== entry.lastSeq + 1) return this.#sendStart(entry); // something is missing: from there again
+    if (event.seq !== entry.lastSeq + 1) {
+      this.#send({ type: "response.cancel", response_id: entry.id });
+      return this.#end(entry, new CedarError(`event ${entry.lastSeq + 1} of ${entry.id} is missing`));
+    }
     entry.lastSeq = event.seq;
     if (event.type === "response.done") this.#end(entry, null);
     entry.stream.push(event);
@@ -255,12 +258,24 @@ export class CedarClient {
 
   #refused(event) {
     const error = CedarError.from(event.error, { detail: event });
+    if (event.retry_after_s > 0) this.#retryAfterMs = event.retry_after_s * 1000;
+    const named = event.response_id || event.client_event_id;
     const entry = [...this.#live.values()].find(
       (e) => e.id === event.response_id || (event.client_event_id && e.create?.event_id === event.client_event_id),
     );
-    if (event.retry_after_s > 0) this.#retryAfterMs = event.retry_after_s * 1000;
-    if (entry) this.#end(entry, error);
-    else this.#emit("error", error);
+    if (!entry) {
+      if (!named) this.#emit("error", error); // else of an answer that has ended meanwhile
+    } else if (error.code === "response_in_use") {
+      // The server has not noticed yet that the connection before this one is gone.
+      this.#send({ type: "response.resume", response_id: entry.id, last_seq: entry.lastSeq });
+    } else if (error.param === "credits" && entry.credits > 0) {
+      // A server without credits: its own limits have to do.
+      entry.credits = 0;
+      delete entry.create.credits;
+      this.#send(entry.create);
+    } else {
+      this.#end(entry, error);
+    }
   }
 
   #send(message) {
