@@ -45,6 +45,7 @@ class Server:
         self.command = [program, "serve", "--model", os.path.join(ROOT, "config", "demo"), "--port", str(port), *arguments]
 
     def __enter__(self):
+        self.stopping = False
         self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True)
         for line in self.process.stdout:
             found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
@@ -58,9 +59,14 @@ class Server:
         if kind is None and status != 0:
             raise AssertionError(f"cedar serve ended with status {status}")
 
-    def stop(self):
-        if self.process.poll() is None:
+    def begin_stop(self):
+        """Asks it to end, once: a second signal would end it at once."""
+        if not self.stopping and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
+        self.stopping = True
+
+    def stop(self):
+        self.begin_stop()
         try:
             return self.process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:

@@ -188,7 +188,7 @@ class SseBytesTest(unittest.TestCase):
             connection.send("/v1/chat/completions", {**CHAT, "temperature": 1, "max_tokens": 12000, "ignore_eos": True})
             connection.take_until(b"\r\n\r\n")
             connection.take_until(b"\r\n")
-            server.process.terminate()
+            server.begin_stop()
             rest = connection.take_all()
             # The answer, or an error event when it takes longer than the server waits; then the end, in any case.
             self.assertTrue(rest.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"), rest[-300:])
