@@ -1,8 +1,37 @@
-# The CUDA back end (CEDAR_CUDA=ON): compiler, runtime library, flags.
+# The CUDA back end (CEDAR_CUDA=ON): compiler, runtime library, flags. Without it, but with nvcc on this machine,
+# CEDAR_CUDA_CHECK compiles its files and links them nowhere: machines without a GPU notice what no longer compiles.
 #
 # Kernels use wgmma, which only the architecture-specific target sm_90a has; "real" leaves PTX out, which would be
 # of no use to other chips. The CUDA runtime is linked statically and libcuda is not linked: a program starts on a
 # machine without a driver and finds no device there.
+
+if(CEDAR_SANITIZE OR CEDAR_FUZZ)
+  set(CEDAR_CUDA_CHECK OFF)
+endif()
+if(NOT CEDAR_CUDA AND CEDAR_CUDA_CHECK)
+  find_program(CEDAR_NVCC nvcc PATHS /usr/local/cuda/bin)
+  mark_as_advanced(CEDAR_NVCC)
+  if(NOT CEDAR_NVCC)
+    message(STATUS "nvcc not found: the CUDA back end is not compiled")
+    set(CEDAR_CUDA_CHECK OFF)
+  elseif(NOT CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_COMPILER ${CEDAR_NVCC})
+  endif()
+endif()
+
+# cedar_cuda_check(room SOURCES ...): files of the CUDA back end, compiled only.
+function(cedar_cuda_check room)
+  cmake_parse_arguments(ARG "" "" "SOURCES" ${ARGN})
+  if(CEDAR_CUDA OR NOT CEDAR_CUDA_CHECK)
+    return()
+  endif()
+  add_library(cedar_${room}_cuda_check OBJECT ${ARG_SOURCES})
+  target_link_libraries(cedar_${room}_cuda_check PRIVATE cedar_flags CUDA::cudart_static)
+  target_compile_definitions(cedar_${room}_cuda_check PRIVATE CEDAR_HAVE_CUDA)
+endfunction()
+if(NOT CEDAR_CUDA AND NOT CEDAR_CUDA_CHECK)
+  return()
+endif()
 
 if(NOT CMAKE_CUDA_ARCHITECTURES OR CMAKE_CUDA_ARCHITECTURES STREQUAL "90a")
   set(CMAKE_CUDA_ARCHITECTURES 90a-real)

@@ -203,6 +203,7 @@ Result<RoutedExperts> feed_forward(kernels::KernelContext& ctx, const model::Mod
   p.weights = expert_weights;
   p.routed = weights.experts;
   p.shared = &weights.shared;
+  if (ctx.device.kind == DeviceKind::cuda) p.table = &weights.expert_table;
   p.clamp = config.swiglu_limit;
   p.y = y;
   p.rows = rows;

@@ -9,6 +9,25 @@
 #include "model/tokenizer.h"
 
 namespace cedar::engine {
+namespace {
+
+/// Refuses a device that cannot hold the weights before minutes are spent on filling it.
+Status check_memory(Device device, const std::string& directory, const model::Checkpoint& tensors) {
+  if (device.kind == DeviceKind::cpu) return {};  // mapped files and swap make a forecast a guess
+  int64_t needed = tensors.bytes - tensors.engram_table_bytes;
+  for (const std::optional<model::LayerTensors>& layer : tensors.layers) {
+    // Kept as bf16, twice as many bytes as the file has.
+    if (layer && !layer->wo_a.weight.empty()) needed += layer->wo_a.weight.bytes();
+  }
+  CEDAR_TRY(const DeviceMemory memory, device_memory(device));
+  if (needed <= memory.free_bytes) return {};
+  return make_error(Errc::out_of_memory,
+                    directory + ": the weights need " + std::to_string(needed) + " bytes on " +
+                        to_string(device) + ", where " + std::to_string(memory.free_bytes) +
+                        " of " + std::to_string(memory.total_bytes) + " are free");
+}
+
+}  // namespace
 
 Result<std::shared_ptr<const LoadedModel>> load_model(const std::string& directory,
                                                       model::Role role, kernels::KernelContext& ctx,
@@ -23,6 +42,7 @@ Result<std::shared_ptr<const LoadedModel>> load_model(const std::string& directo
   loaded->role = role;
   loaded->device = ctx.device;
   const model::ModelConfig& config = loaded->config;
+  CEDAR_CHECK_OK(check_memory(ctx.device, directory, checkpoint));
 
   WeightLoader loader(ctx, config, checkpoint.bytes - checkpoint.engram_table_bytes, progress);
   CEDAR_TRY(loaded->embed, loader.copy(checkpoint.embed));

@@ -64,6 +64,7 @@ struct LayerWeights {
   DeviceTensor gate_bias, gate_bias_image;
   kernels::ExpertWeights shared;
   std::vector<kernels::ExpertWeights> experts;
+  kernels::ExpertTable expert_table;  // of both, for a GPU; empty on the CPU
   std::optional<CompressorWeights> compressor;
   std::optional<IndexKeyWeights> index_key;
   std::optional<IndexQueryWeights> index_query;
@@ -105,8 +106,8 @@ struct LoadedModel {
 /// Called while loading with (bytes done, bytes in all), a tensor at a time; false stops the load.
 using LoadProgress = std::function<bool(int64_t done, int64_t total)>;
 
-/// Errors: those of load_checkpoint, out_of_memory naming need, unsupported device; cancelled when `progress` said
-/// so.
+/// Errors: those of load_checkpoint, out_of_memory naming need and what is free, unsupported device; cancelled when
+/// `progress` said so.
 Result<std::shared_ptr<const LoadedModel>> load_model(const std::string& directory,
                                                       model::Role role, kernels::KernelContext& ctx,
                                                       const LoadProgress& progress = {});

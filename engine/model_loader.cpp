@@ -1,11 +1,17 @@
 #include "engine/model_loader.h"
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 
-#include "core/device_memory.h"
+#include "core/thread_pool.h"
+#include "core/units.h"
 
 namespace cedar::engine {
 namespace {
+
+// Holds every tensor of the release but the embedding and the head.
+constexpr int64_t kStagingBytes = 96_MiB;
 
 kernels::WeightView weight_view(const model::LinearTensors& tensors) {
   kernels::WeightView view;
@@ -52,9 +58,38 @@ Result<DeviceTensor> WeightLoader::copy(const TensorView& view) {
   return tensor;
 }
 
-Result<kernels::PackedWeight> WeightLoader::linear(const model::LinearTensors& tensors) {
+const std::byte* WeightLoader::stage(const void* from, int64_t bytes, int64_t offset) {
+  const auto* source = static_cast<const std::byte*>(from);
+  if (ctx_.device.kind == DeviceKind::cpu || bytes > kStagingBytes - offset) return source;
+  if (staging_.bytes() == 0) {
+    auto pinned = PinnedBuffer::allocate(ctx_.device, kStagingBytes);
+    if (!pinned) return source;  // slower, but it works
+    staging_ = std::move(*pinned);
+  }
+  std::byte* to = staging_.data() + offset;
+  constexpr int64_t kPiece = 1_MiB;
+  ctx_.pool->parallel_for(ceil_div(bytes, kPiece), 1, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kPiece, last = std::min(bytes, end * kPiece);
+    std::memcpy(to + first, source + first, static_cast<size_t>(last - first));
+  });
+  return to;
+}
+
+Result<kernels::PackedWeight> WeightLoader::pack(kernels::WeightView view) {
   ArenaScope scope(*ctx_.arena);
-  CEDAR_TRY(kernels::PackedWeight packed, kernels::pack_weight(ctx_, weight_view(tensors)));
+  // pack_weight() waits for the device: the buffer is free again when it returns.
+  return kernels::pack_weight(ctx_, view);
+}
+
+Result<kernels::PackedWeight> WeightLoader::linear(const model::LinearTensors& tensors) {
+  kernels::WeightView view = weight_view(tensors);
+  const int64_t bytes = tensors.weight.bytes();
+  view.data = stage(view.data, bytes, 0);
+  if (!tensors.scale.empty()) {
+    view.scales = reinterpret_cast<const uint8_t*>(
+        stage(view.scales, tensors.scale.bytes(), align_up(bytes, Buffer::kAlignment)));
+  }
+  CEDAR_TRY(kernels::PackedWeight packed, pack(view));
   CEDAR_CHECK_OK(
       loaded(tensors.weight.bytes() + (tensors.scale.empty() ? 0 : tensors.scale.bytes())));
   return packed;
@@ -97,12 +132,17 @@ Result<std::vector<kernels::PackedWeight>> WeightLoader::output_groups(
       }
     }
     kernels::WeightView view{kernels::WeightFormat::bf16, rank, columns, decoded.data(), nullptr};
-    ArenaScope scope(*ctx_.arena);
-    CEDAR_TRY(kernels::PackedWeight packed, kernels::pack_weight(ctx_, view));
+    CEDAR_TRY(kernels::PackedWeight packed, pack(view));
     groups.push_back(std::move(packed));
   }
   CEDAR_CHECK_OK(loaded(wo_a.weight.bytes() + wo_a.scale.bytes()));
   return groups;
+}
+
+Status WeightLoader::build_expert_table(LayerWeights& weights) {
+  if (ctx_.device.kind == DeviceKind::cpu) return {};
+  CEDAR_TRY(weights.expert_table, kernels::expert_table(ctx_, weights.experts, &weights.shared));
+  return {};
 }
 
 Result<LayerWeights> WeightLoader::layer(const model::LayerTensors& tensors) {
@@ -148,6 +188,7 @@ Result<LayerWeights> WeightLoader::layer(const model::LayerTensors& tensors) {
     CEDAR_TRY(kernels::ExpertWeights packed, expert(routed));
     out.experts.push_back(std::move(packed));
   }
+  CEDAR_CHECK_OK(build_expert_table(out));
   if (tensors.engram) {
     EngramWeights& engram = out.engram.emplace();
     CEDAR_TRY(engram.wkv, linear(tensors.engram->wkv));

@@ -1,8 +1,10 @@
 #pragma once
-// Checkpoint views to packed weights, one tensor at a time, with progress.
+// Checkpoint views to packed weights, one tensor at a time, with progress. Towards a GPU a tensor goes from the mapped
+// file through pinned memory, which its copy engine reads directly.
 
 #include <span>
 
+#include "core/device_memory.h"
 #include "engine/loaded_model.h"
 
 namespace cedar::engine {
@@ -28,6 +30,10 @@ class WeightLoader {
   Result<HcLayerWeights> hc(const model::HcTensors& tensors);
   Result<kernels::ExpertWeights> expert(const model::ExpertTensors& tensors);
   Result<std::vector<kernels::PackedWeight>> output_groups(const model::LinearTensors& wo_a);
+  Result<kernels::PackedWeight> pack(kernels::WeightView view);
+  Status build_expert_table(LayerWeights& weights);
+  /// The bytes in pinned memory at `offset`, or where they are: on the CPU, and of tensors larger than the buffer.
+  const std::byte* stage(const void* from, int64_t bytes, int64_t offset);
   Status loaded(int64_t bytes);
 
   kernels::KernelContext& ctx_;
@@ -35,6 +41,7 @@ class WeightLoader {
   int64_t total_bytes_;
   int64_t done_bytes_ = 0;
   const LoadProgress& progress_;
+  PinnedBuffer staging_;
 };
 
 }  // namespace cedar::engine

@@ -4,6 +4,8 @@
 
 #include "bench/kernels/bench_data.h"
 #include "bench/kernels/cases.h"
+#include "bench/kernels/cuda_measure.h"
+#include "bench/kernels/device_data.h"
 #include "kernels/linear.h"
 #include "tests/reference/linear_reference.h"
 
@@ -17,8 +19,8 @@ struct LinearData {
   CheckpointWeight weight;
   std::vector<kernels::PackedWeight> copies;
   size_t next = 0;
-  std::vector<Bf16> x, y;
-  std::vector<uint8_t> codes, scales;
+  DeviceData<Bf16> x, y, values;
+  DeviceData<uint8_t> codes, scales;
   kernels::LinearParams params;
 };
 
@@ -29,10 +31,12 @@ bool quantised(WeightFormat format) {
 /// A few outputs against double sums.
 std::string verify_samples(const LinearData& data) {
   const kernels::WeightView& view = data.weight.view;
+  const std::vector<Bf16> y = data.y.written();
   Random random(5);
   for (int sample = 0; sample < 24; ++sample) {
     const int64_t row = random.below(data.params.rows), n = random.below(view.out);
-    const std::span<const Bf16> x(data.x.data() + row * view.in, static_cast<size_t>(view.in));
+    const std::span<const Bf16> x(data.x.given().data() + row * view.in,
+                                  static_cast<size_t>(view.in));
     const std::vector<double> input = reference::linear_input(view.format, x);
     double want = 0, norm = 0;
     for (int64_t k = 0; k < view.in; ++k) {
@@ -41,7 +45,7 @@ std::string verify_samples(const LinearData& data) {
       norm += product * product;
     }
     const auto got =
-        static_cast<double>(static_cast<float>(data.y[static_cast<size_t>(row * view.out + n)]));
+        static_cast<double>(static_cast<float>(y[static_cast<size_t>(row * view.out + n)]));
     // Half a bf16 step, and fp32 rounding in proportion to the terms of the sum.
     if (!(std::fabs(got - want) <= std::fabs(want) * 0x1p-8 + std::sqrt(norm) * 1e-5)) {
       return "output [" + std::to_string(row) + ", " + std::to_string(n) + "] is " +
@@ -67,8 +71,8 @@ Result<Prepared> prepare(KernelContext& ctx, const Shape& s) {
     CEDAR_TRY(kernels::PackedWeight packed, kernels::pack_weight(ctx, data->weight.view));
     data->copies.push_back(std::move(packed));
   }
-  data->x = random_bf16(s.rows * s.in, 2);
-  data->y.resize(static_cast<size_t>(s.rows * s.out));
+  CEDAR_TRY(data->x, DeviceData<Bf16>::make(ctx.device, random_bf16(s.rows * s.in, 2)));
+  CEDAR_TRY(data->y, DeviceData<Bf16>::make(ctx.device, s.rows * s.out));
   kernels::LinearParams& p = data->params;
   p.x = data->x.data();
   p.x_stride = s.in;
@@ -76,9 +80,14 @@ Result<Prepared> prepare(KernelContext& ctx, const Shape& s) {
   p.y_stride = s.out;
   p.rows = s.rows;
   if (quantised(s.format)) {
-    data->codes.resize(data->x.size());
-    data->scales.resize(data->x.size() / 32);
+    const int64_t count = s.rows * s.in;
+    CEDAR_TRY(data->codes, DeviceData<uint8_t>::make(ctx.device, count));
+    CEDAR_TRY(data->scales, DeviceData<uint8_t>::make(ctx.device, count / 32));
     p.xq = {data->codes.data(), data->scales.data()};
+    if (ctx.device.kind == DeviceKind::cuda) {
+      CEDAR_TRY(data->values, DeviceData<Bf16>::make(ctx.device, count));
+      p.xq.values = data->values.data();
+    }
     kernels::QuantizeQ8Params q;
     q.x = p.x;
     q.x_stride = s.in;
@@ -101,9 +110,29 @@ Result<Prepared> prepare(KernelContext& ctx, const Shape& s) {
   return prepared;
 }
 
+/// What the vendor's library takes for the same product of bf16 numbers. Not verified: it is no operation of this program.
+Result<Prepared> prepare_library(KernelContext& ctx, const Shape& s) {
+  struct Data {
+    DeviceData<Bf16> weight, x, y;
+  };
+  auto data = std::make_shared<Data>();
+  CEDAR_TRY(data->weight, DeviceData<Bf16>::make(ctx.device, random_bf16(s.out * s.in, 1)));
+  CEDAR_TRY(data->x, DeviceData<Bf16>::make(ctx.device, random_bf16(s.rows * s.in, 2)));
+  CEDAR_TRY(data->y, DeviceData<Bf16>::make(ctx.device, s.rows * s.out));
+  const BfProduct p{data->weight.data(), data->x.data(), data->y.data(), s.rows, s.out, s.in};
+  CEDAR_TRY(std::function<Status()> product, library_product(ctx, p));
+  Prepared prepared;
+  prepared.run = [data, product] { return product(); };
+  prepared.verify = [] { return std::string(); };
+  prepared.bytes = 2.0 * static_cast<double>(s.out * s.in + s.rows * (s.in + s.out));
+  prepared.flops = 2.0 * static_cast<double>(s.rows * s.in * s.out);
+  prepared.bound = Bound::bf16;
+  return prepared;
+}
+
 }  // namespace
 
-std::vector<Case> linear_cases() {
+std::vector<Case> linear_cases(Device device) {
   std::vector<Case> cases;
   const auto add = [&](const Shape& s) {
     const std::string from = s.from_memory ? ", from memory" : s.rows == 1 ? ", cached" : "";
@@ -121,6 +150,22 @@ std::vector<Case> linear_cases() {
                           {WeightFormat::fp4_group32, 5120, 2304, 0, false, "expert w2"},
                           {WeightFormat::bf16, 1024, 4096, 0, false, "wo_a, one group"},
                           {WeightFormat::bf16, 16384, 5120, 0, false, "an eighth of the head"}};
+  if (device.kind == DeviceKind::cuda) {
+    for (Shape s : layers) {
+      for (const int64_t rows : {1, 8, 64, 512, 4096}) {
+        s.rows = rows;
+        s.from_memory = rows <= 64;
+        add(s);
+        if (rows > 64) {
+          cases.push_back({"cublaslt",
+                           "bf16 [" + std::to_string(s.out) + ", " + std::to_string(s.in) +
+                               "] rows " + std::to_string(rows) + " (for comparison)",
+                           [s](KernelContext& ctx) { return prepare_library(ctx, s); }});
+        }
+      }
+    }
+    return cases;
+  }
   for (Shape s : layers) {
     s.rows = 1;
     s.from_memory = true;

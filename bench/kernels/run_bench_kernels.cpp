@@ -13,16 +13,20 @@
 #include "apps/commands.h"
 #include "bench/kernels/cases.h"
 #include "bench/kernels/ceilings.h"
+#include "bench/kernels/cuda_measure.h"
 #include "bench/kernels/timing.h"
+#include "core/device_memory.h"
 
 namespace cedar::bench {
 
-std::vector<Case> all_cases() {
+std::vector<Case> all_cases(Device device) {
   std::vector<Case> cases;
-  for (const auto table :
-       {linear_cases, quantize_cases, moe_cases, attention_cases, selection_cases, row_cases}) {
-    for (Case& c : table()) cases.push_back(std::move(c));
-  }
+  const auto append = [&](std::vector<Case> table) {
+    for (Case& c : table) cases.push_back(std::move(c));
+  };
+  for (const auto table : {linear_cases, quantize_cases, moe_cases}) append(table(device));
+  if (device.kind != DeviceKind::cpu) return cases;
+  for (const auto table : {attention_cases, selection_cases, row_cases}) append(table());
   return cases;
 }
 
@@ -30,6 +34,7 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: cedar bench kernels [OPTIONS]\n"
+    "  --device NAME       cpu (default), cuda or cuda:N\n"
     "  --threads N[,M...]  thread counts to measure with (default: 1 and all usable processors)\n"
     "  --only TEXT         cases whose \"operation shape\" contains TEXT; may be repeated\n"
     "  --isa NAME          portable, avx2 or avx512_bf16 (default: the best this processor has)\n"
@@ -39,6 +44,7 @@ constexpr const char* kUsage =
     "  --list              print the cases and end\n";
 
 struct Options {
+  Device device;
   std::vector<int> threads;
   std::vector<std::string> only;
   kernels::CpuIsa isa = kernels::best_cpu_isa();
@@ -94,6 +100,8 @@ Result<Options> parse_options(int argc, char** argv) {
         options.threads.push_back(count);
         begin = end + 1;
       }
+    } else if (flag == "--device") {
+      CEDAR_TRY(options.device, parse_device(value));
     } else if (flag == "--only") {
       options.only.push_back(value);
     } else if (flag == "--isa") {
@@ -111,7 +119,8 @@ Result<Options> parse_options(int argc, char** argv) {
   }
   if (options.threads.empty()) {
     options.threads = {1};
-    if (options.clock == Clock::wall && usable_processors() > 1)
+    if (options.device.kind == DeviceKind::cpu && options.clock == Clock::wall &&
+        usable_processors() > 1)
       options.threads.push_back(usable_processors());
   }
   if (options.clock == Clock::processor && options.threads != std::vector<int>{1}) {
@@ -122,7 +131,7 @@ Result<Options> parse_options(int argc, char** argv) {
 
 std::vector<Case> chosen_cases(const Options& options) {
   std::vector<Case> chosen;
-  for (Case& c : all_cases()) {
+  for (Case& c : all_cases(options.device)) {
     const std::string name = c.op + " " + c.shape;
     bool wanted = options.only.empty();
     for (const std::string& text : options.only) wanted |= name.find(text) != std::string::npos;
@@ -150,6 +159,7 @@ Floor floor_of(const Ceilings& ceilings, const Prepared& prepared) {
   if (prepared.bound == Bound::memory) return memory;
   const double rate =
       prepared.bound == Bound::bf16 ? ceilings.bf16_flop_per_s : ceilings.f32_flop_per_s;
+  if (rate == 0) return memory;  // unknown
   const Floor arithmetic{prepared.flops / rate, prepared.bound};
   return arithmetic.seconds > memory.seconds ? arithmetic : memory;
 }
@@ -163,24 +173,35 @@ const char* bound_name(Bound bound) {
   return "";
 }
 
-/// Prepares, verifies, times and prints one case.
-Result<nlohmann::json> run_case(kernels::KernelContext& ctx, const Case& c,
-                                const Ceilings& ceilings, const Options& options) {
-  CEDAR_TRY(const Prepared prepared, c.prepare(ctx));
-  CEDAR_CHECK_OK(prepared.run());
-  if (const std::string wrong = prepared.verify(); !wrong.empty()) {
-    return make_error(Errc::internal, c.op + " " + c.shape + " is wrong: " + wrong);
-  }
+Result<Timing> time_case(kernels::KernelContext& ctx, const Prepared& prepared,
+                         const Options& options) {
+  if (ctx.device.kind == DeviceKind::cuda) return time_on_cuda(ctx, options.min_s, prepared.run);
   Status failed;
   const Timing timing = time_calls(options.clock, options.min_s, [&] {
     if (Status status = prepared.run(); !status) failed = std::move(status);
   });
   CEDAR_CHECK_OK(failed);
+  return timing;
+}
+
+/// Prepares, verifies, times and prints one case.
+Result<nlohmann::json> run_case(kernels::KernelContext& ctx, const Case& c,
+                                const Ceilings& ceilings, const Options& options) {
+  CEDAR_TRY(const Prepared prepared, c.prepare(ctx));
+  CEDAR_CHECK_OK(prepared.run());
+  CEDAR_CHECK_OK(synchronize(ctx.device, ctx.cuda_stream));
+  if (const std::string wrong = prepared.verify(); !wrong.empty()) {
+    return make_error(Errc::internal, c.op + " " + c.shape + " is wrong: " + wrong);
+  }
+  CEDAR_TRY(const Timing timing, time_case(ctx, prepared, options));
   const Floor floor = floor_of(ceilings, prepared);
-  const double ratio = floor.seconds / timing.best_s;
+  // A GPU repeats within a few per cent: the median. A CPU that others use too does not: the best.
+  const bool cuda = ctx.device.kind == DeviceKind::cuda;
+  const double seconds = cuda ? timing.median_s : timing.best_s;
+  const double ratio = floor.seconds / seconds;
   std::printf("%-16s %-58s %10.1f %10.1f %8.1f %8.1f  %-6s %4.0f %%\n", c.op.c_str(),
               c.shape.c_str(), timing.best_s * 1e6, timing.median_s * 1e6,
-              prepared.bytes / timing.best_s / 1e9, prepared.flops / timing.best_s / 1e9,
+              prepared.bytes / seconds / 1e9, prepared.flops / seconds / 1e9,
               bound_name(floor.bound), ratio * 100);
   std::fflush(stdout);
   return nlohmann::json{{"op", c.op},
@@ -197,19 +218,32 @@ Result<nlohmann::json> run_case(kernels::KernelContext& ctx, const Case& c,
 Result<nlohmann::json> run_with_threads(const Options& options, const std::vector<Case>& cases,
                                         int threads) {
   ThreadPool pool(threads);
-  Arena arena{Device{}};
+  Arena arena{options.device};
+  CEDAR_TRY(const Stream stream, Stream::create(options.device));
   kernels::KernelContext ctx;
+  ctx.device = options.device;
+  ctx.cuda_stream = stream.handle();
   ctx.pool = &pool;
   ctx.arena = &arena;
   ctx.isa = options.isa;
-  const Ceilings ceilings = measure_ceilings(pool, options.isa, options.clock);
+  Ceilings ceilings;
+  if (options.device.kind == DeviceKind::cuda) {
+    CEDAR_TRY(ceilings, measure_cuda_ceilings(ctx));
+    std::printf("\n%s: copy %.1f GB/s, bf16 %.0f GFLOP/s (cuBLASLt)\n",
+                to_string(options.device).c_str(), ceilings.copy_bytes_per_s / 1e9,
+                ceilings.bf16_flop_per_s / 1e9);
+  } else {
+    ceilings = measure_ceilings(pool, options.isa, options.clock);
+    std::printf(
+        "\n%d thread%s, %s: read %.1f GB/s, copy %.1f GB/s, bf16 %.0f GFLOP/s, f32 %.0f GFLOP/s\n",
+        threads, threads == 1 ? "" : "s", std::string(to_string(options.isa)).c_str(),
+        ceilings.read_bytes_per_s / 1e9, ceilings.copy_bytes_per_s / 1e9,
+        ceilings.bf16_flop_per_s / 1e9, ceilings.f32_flop_per_s / 1e9);
+  }
   std::printf(
-      "\n%d thread%s, %s: read %.1f GB/s, copy %.1f GB/s, bf16 %.0f GFLOP/s, f32 %.0f GFLOP/s\n",
-      threads, threads == 1 ? "" : "s", std::string(to_string(options.isa)).c_str(),
-      ceilings.read_bytes_per_s / 1e9, ceilings.copy_bytes_per_s / 1e9,
-      ceilings.bf16_flop_per_s / 1e9, ceilings.f32_flop_per_s / 1e9);
-  std::printf("%-16s %-58s %10s %10s %8s %8s  %s\n", "operation", "shape", "best us", "median us",
-              "GB/s", "GFLOP/s", "of ceiling (best)");
+      "%-16s %-58s %10s %10s %8s %8s  %s\n", "operation", "shape", "best us", "median us", "GB/s",
+      "GFLOP/s",
+      options.device.kind == DeviceKind::cuda ? "of ceiling (median)" : "of ceiling (best)");
   nlohmann::json results = nlohmann::json::array();
   for (const Case& c : cases) {
     CEDAR_TRY(nlohmann::json result, run_case(ctx, c, ceilings, options));
@@ -232,6 +266,11 @@ Status run_all(const Options& options) {
     for (const Case& c : cases) std::printf("%s %s\n", c.op.c_str(), c.shape.c_str());
     return {};
   }
+  std::string machine = processor_name();
+  if (options.device.kind == DeviceKind::cuda) {
+    CEDAR_CHECK_OK(check_device(options.device));
+    CEDAR_TRY(machine, cuda_device_name(options.device));
+  }
   std::ofstream json;
   if (!options.json_path.empty()) {  // before the minutes of measuring
     json.open(options.json_path);
@@ -242,12 +281,13 @@ Status run_all(const Options& options) {
   std::tm utc{};
   std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
   nlohmann::json report{{"benchmark", "kernels"},
-                        {"machine", processor_name()},
+                        {"machine", machine},
+                        {"device", to_string(options.device)},
                         {"isa", to_string(options.isa)},
                         {"clock", options.clock == Clock::wall ? "wall" : "processor"},
                         {"date", date},
                         {"runs", nlohmann::json::array()}};
-  std::printf("%s, %s\n", processor_name().c_str(), date);
+  std::printf("%s, %s\n", machine.c_str(), date);
   for (const int threads : options.threads) {
     CEDAR_TRY(nlohmann::json run, run_with_threads(options, cases, threads));
     report["runs"].push_back(std::move(run));

@@ -38,7 +38,7 @@ class DraftRun {
       if (hidden == nullptr || ids == nullptr) continue;
       runner.runtime().begin_step();
       if (Status status = drafter.observe(batch_of(sequence->slot(), std::ssize(tokens_) - 1, 1),
-                                          hidden->as<Bf16>().data());
+                                          input<Bf16>(session_.ctx(), *hidden));
           !status) {
         return failed(kDraftIds, name_, status.error());
       }

@@ -49,22 +49,32 @@ void check_share(Report& report, const Kind& kind, const std::string& what, cons
   if (found.width != expected.width || found.entries.size() != expected.entries.size()) {
     return report.fail(kind, what, "lists of another shape than recorded");
   }
-  const ListDifference d = compare_lists(found, expected, scores, kTieSteps);
+  check_share(report, kind, what, compare_lists(found, expected, scores, kTieSteps));
+}
+
+void check_share(Report& report, const Kind& kind, const std::string& what,
+                 const ListDifference& d) {
   const auto entries = static_cast<double>(std::max<int64_t>(d.entries, 1));
   report.check(
       kind, static_cast<double>(d.unexcused_entries) / entries, what,
       std::to_string(d.unexcused_entries) + " of " + std::to_string(d.entries) + " entries");
 }
 
+ListDifference compare_pools(const std::vector<int64_t>& found,
+                             const std::vector<int64_t>& expected, int64_t columns, int64_t block,
+                             const Scores& scores) {
+  const int64_t rows = std::ssize(expected) / columns;
+  const std::vector<float> best = block_scores(scores, rows, columns, block);
+  const Lists kept = block_lists(expected, rows, columns, block);
+  return compare_lists(block_lists(found, rows, columns, block), kept,
+                       Scores{best.data(), kept.width}, kTieSteps);
+}
+
 void check_pool_share(Report& report, const Kind& kind, const std::string& what,
                       const std::vector<int64_t>& found, const std::vector<int64_t>& expected,
                       int64_t columns, int64_t block, const Scores& scores) {
   if (found.size() != expected.size()) return report.fail(kind, what, "pools of another size");
-  const int64_t rows = std::ssize(expected) / columns;
-  const std::vector<float> best = block_scores(scores, rows, columns, block);
-  const Lists kept = block_lists(expected, rows, columns, block);
-  check_share(report, kind, what, block_lists(found, rows, columns, block), kept,
-              Scores{best.data(), kept.width});
+  check_share(report, kind, what, compare_pools(found, expected, columns, block, scores));
 }
 
 namespace {

@@ -24,7 +24,13 @@ void check_scores(Report& report, const Kind& kind, const std::string& what,
 /// bf16 steps of one another.
 void check_share(Report& report, const Kind& kind, const std::string& what, const Lists& found,
                  const Lists& expected, const Scores& scores);
-/// The same of the kept blocks of candidate pools [rows, columns].
+/// How the kept blocks of candidate pools [rows, columns] of one size differ, and the share of it as above.
+ListDifference compare_pools(const std::vector<int64_t>& found,
+                             const std::vector<int64_t>& expected, int64_t columns, int64_t block,
+                             const Scores& scores);
+void check_share(Report& report, const Kind& kind, const std::string& what,
+                 const ListDifference& difference);
+/// Both.
 void check_pool_share(Report& report, const Kind& kind, const std::string& what,
                       const std::vector<int64_t>& found, const std::vector<int64_t>& expected,
                       int64_t columns, int64_t block, const Scores& scores);

@@ -24,7 +24,11 @@ template <int kPending>
 __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-/// By the thread that wrote, before it signals that the tensor cores may read. Also waits for the thread's loads that are under way:
+/// Arrives at the barrier once all copies that this thread has started are done.
+__device__ __forceinline__ void copy_async_arrive(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+/// By a thread that wrote, or that has seen a writer's signal, before it signals that the tensor cores may read. Also waits for the thread's loads that are under way:
 /// not for threads that prefetch.
 __device__ __forceinline__ void fence_for_tensor_cores() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -60,26 +64,46 @@ __device__ __forceinline__ void sync_warps(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// 16 bytes read once: not kept in L1. In program order with other such loads.
-__device__ __forceinline__ uint4 load_stream(const void* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
-  return v;
+/// Arrives, and lets the phase wait for `bytes` of bulk copies too.
+__device__ __forceinline__ void barrier_arrive_expecting(uint32_t barrier, int bytes) {
+  asm volatile(
+      "{\n .reg .b64 state;\n mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n}\n" ::
+          "r"(barrier),
+      "r"(bytes)
+      : "memory");
 }
+/// Consecutive bytes to shared memory by the copy engine, which tells the barrier. Both addresses and `bytes`:
+/// multiples of 16.
+__device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, int bytes,
+                                          uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
 template <class T>
-__device__ __forceinline__ uint32_t load_factors(const void* p);
+__device__ __forceinline__ T load_shared(uint32_t address);
 template <>
-__device__ __forceinline__ uint32_t load_factors<uint16_t>(const void* p) {
-  uint16_t v;
-  asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p));
+__device__ __forceinline__ uint4 load_shared<uint4>(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
   return v;
 }
 template <>
-__device__ __forceinline__ uint32_t load_factors<uint32_t>(const void* p) {
+__device__ __forceinline__ uint32_t load_shared<uint32_t>(uint32_t address) {
   uint32_t v;
-  asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+template <>
+__device__ __forceinline__ uint16_t load_shared<uint16_t>(uint32_t address) {
+  uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address) : "memory");
   return v;
 }
 

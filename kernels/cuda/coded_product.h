@@ -2,62 +2,39 @@
 // The inner loop of every product with an FP8 or FP4 weight: sums[outputs, columns] += W x^T for one tile, columns
 // being rows of x.
 //
-// W is the register operand of wgmma: each lane loads its own codes from global memory, decodes them to bf16 with
+// W is the register operand of wgmma: each lane reads its own codes from the ring's slot, decodes them to bf16 with
 // their scale applied (exact: 4 significant bits times a power of two) and multiplies them with x, which all
-// warpgroups of the block share in shared memory. Products are exact and the sums are fp32, inputs in increasing
-// order, so a column's sums depend neither on the number of columns nor on the tile's shape.
-//
-// W is loaded kAhead stages (64 inputs each) ahead into registers; x comes through a RowRing.
+// warpgroups of the block share. Products are exact and the sums are fp32, inputs in increasing order, so a column's
+// sums depend neither on the number of columns nor on the tile's shape.
 
 #include <cstdint>
 
 #include "kernels/cuda/async_copy.h"
 #include "kernels/cuda/decode.h"
-#include "kernels/cuda/row_ring.h"
+#include "kernels/cuda/tile_ring.h"
 #include "kernels/cuda/weight_layout.h"
 #include "kernels/cuda/wgmma.h"
 
 namespace cedar::kernels::cuda {
 
-/// Where one lane finds its codes and factors of a tile of 64 outputs.
-struct CodedTile {
-  const uint8_t* codes = nullptr;
-  const uint8_t* factors = nullptr;
-};
-
-/// Tile `tile` (64 outputs) of a packed weight, as warp `warp` of the warpgroup and `lane` of the warp see it.
-template <bool kFp4>
-__device__ __forceinline__ CodedTile coded_tile(const uint8_t* codes, const uint8_t* factors,
-                                                int64_t tile, int64_t stages, int warp, int lane) {
-  const int64_t row = tile * 4 + warp;  // of 16 outputs
-  CodedTile t;
-  t.codes = codes + row * code_row_bytes(kFp4, stages) + lane * 16;
-  t.factors = factors + (kFp4 ? row * factor_row_bytes(true, stages) + lane / 4 * 4
-                              : row / 2 * factor_row_bytes(false, stages));
-  return t;
-}
-
-/// One lane's part of a stage: 64 inputs of 16 outputs.
+/// One lane's part of a block: 64 inputs of its 2 outputs.
 template <bool kFp4>
 struct StageCodes {
-  static constexpr int kLoads = kFp4 ? 1 : 2;
-  uint4 codes[kLoads];
+  uint4 codes[kFp4 ? 1 : 2];
   uint32_t factors;
 
-  /// A stage from `last` on counts as zero: its codes are those of the stage before, its factors zero.
-  __device__ __forceinline__ void load(const CodedTile& tile, int stage, int last) {
-    const int readable = min(stage, last - 1);
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      codes[i] =
-          load_stream(tile.codes + readable * int64_t{kLoads * kBlockBytes} + i * kBlockBytes);
-    }
+  /// `block`: in shared memory. A stage that is not `valid` counts as zero, whatever lies there.
+  __device__ __forceinline__ void load(uint32_t block, bool valid) {
+    const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     if constexpr (kFp4) {
-      factors = load_factors<uint32_t>(tile.factors + readable * int64_t{32});
+      codes[0] = load_shared<uint4>(block + warp * 512 + lane * 16);
+      factors = load_shared<uint32_t>(block + code_bytes(true) + warp * 32 + lane / 4 * 4);
     } else {
-      factors = load_factors<uint16_t>(tile.factors + readable * int64_t{2});
+      codes[0] = load_shared<uint4>(block + warp * 1024 + lane * 16);
+      codes[1] = load_shared<uint4>(block + warp * 1024 + 512 + lane * 16);
+      factors = load_shared<uint16_t>(block + code_bytes(false) + warp / 2 * 2);
     }
-    factors = stage < last ? factors : 0;
+    factors = valid ? factors : 0;
   }
 
   /// Operands of the two products of half `kHalf` (32 inputs).
@@ -72,7 +49,8 @@ struct StageCodes {
       decode_fp4(high, factor_pair<2 * kHalf + 1>(factors), pairs);
       a[0][1] = pairs[0], a[0][3] = pairs[1], a[1][1] = pairs[2], a[1][3] = pairs[3];
     } else {
-      const uint4& block = codes[kHalf < kLoads ? kHalf : 0];
+      constexpr int kBlock = kFp4 ? 0 : kHalf;
+      const uint4& block = codes[kBlock];
       const uint32_t factor = factor_pair<kHalf>(factors);
       decode_fp8(block.x, factor, a[0][0], a[0][2]);
       decode_fp8(block.y, factor, a[1][0], a[1][2]);
@@ -82,36 +60,62 @@ struct StageCodes {
   }
 };
 
-/// kColumns: rows of x in the tile (8 to 128). kTiles: tiles of 64 outputs a warpgroup. kWarpgroups: share x.
-template <bool kFp4, int kColumns, int kTiles, int kWarpgroups, int kProducerWarps, int kDepth,
-          int kRing, int kAhead = kDepth>
+/// kColumns: rows of x in the tile (8 to 128). kTiles: tiles of 64 outputs a warpgroup. kDepth: stages a step.
+template <bool kFp4, int kColumns, int kTiles, int kWarpgroups, int kDepth, class Ring>
 struct CodedProduct {
-  static_assert(kDepth % kAhead == 0);
-  using Ring = RowRing<kColumns, kDepth, kRing, kProducerWarps, 4 * kWarpgroups>;
-  static constexpr int kConsumers = 128 * kWarpgroups;
-  static constexpr int kThreads = kConsumers + 32 * kProducerWarps;
   using Sums = float[kTiles][kColumns / 2];
+
+  /// Bytes of W that a step needs: kTiles * kWarpgroups runs of blocks.
+  static constexpr int kWeightBytes = kTiles * kWarpgroups * kDepth * block_bytes(kFp4);
+
+  /// For TileRing::help(): run i of a slot, i = warpgroup * kTiles + tile, comes from tile_at(i), where the blocks of a
+  /// tile of 64 outputs begin.
+  template <class TileAt>
+  static __device__ __forceinline__ void copy_weights(const TileAt& tile_at, uint32_t to,
+                                                      uint32_t barrier, int stage, int stages) {
+    const int bytes = stages * block_bytes(kFp4);
+    barrier_arrive_expecting(barrier, kTiles * kWarpgroups * bytes);
+#pragma unroll
+    for (int i = 0; i < kTiles * kWarpgroups; ++i) {
+      copy_bulk(to + i * kDepth * block_bytes(kFp4),
+                tile_at(i) + stage * int64_t{block_bytes(kFp4)}, bytes, barrier);
+    }
+  }
 
   /// By the consumers: stages [first, last) of inputs, as steps from `step` on. Columns whose row does not exist come out
   /// meaningless.
-  static __device__ __forceinline__ void run(Sums& sums, const CodedTile (&tiles)[kTiles],
-                                             int first, int last, const Ring& ring, int step) {
-    const int steps = Ring::step_count(first, last);
-    StageCodes<kFp4> ahead[kAhead][kTiles];
+  static __device__ __forceinline__ void run(Sums& sums, int first, int last, const Ring& ring,
+                                             int step) {
+    const int steps = Ring::template step_count<kDepth>(first, last);
+    const uint32_t own = threadIdx.x / 128 * (kTiles * kDepth * block_bytes(kFp4));
+    Operands even = {}, odd = {};  // of the two halves of a stage
 #pragma unroll
-    for (int d = 0; d < kAhead; ++d) {
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) ahead[d][i].load(tiles[i], first + d, last);
-    }
+    for (int i = 0; i < kTiles; ++i) settle(sums[i]);
     for (int s = 0; s < steps; ++s) {
       ring.wait(step + s);
-      const uint64_t x = tile_descriptor(ring.slot(step + s));
+      const uint32_t blocks = ring.weights(step + s) + own;
+      const uint64_t rows = tile_descriptor(ring.x(step + s));
+      StageCodes<kFp4> now[kTiles];
+      const auto load = [&](int d) {
+        const bool valid = kDepth == 1 || first + s * kDepth + d < last;
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+          now[i].load(blocks + (i * kDepth + d) * block_bytes(kFp4), valid);
+        }
+      };
+      load(0);
 #pragma unroll
       for (int d = 0; d < kDepth; ++d) {
-        multiply(sums, ahead[d % kAhead], x + (d * Ring::kStageBytes >> 4), tiles,
-                 first + s * kDepth + d + kAhead, last);
-        // The products of the step before are done: multiply() waited for them.
+        const uint64_t x = rows + (d * Ring::kStageBytes >> 4);
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) now[i].template decode<0>(even[i]);
+        issue(sums, even, odd, x);
+        // The products of the step before are done: issue() waited for them.
         if (d == 0 && s > 0) ring.release(step + s - 1);
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) now[i].template decode<1>(odd[i]);
+        if (d + 1 < kDepth) load(d + 1);
+        issue(sums, odd, even, x + descriptor_step(2));
       }
     }
     wgmma_wait<0>();
@@ -121,49 +125,31 @@ struct CodedProduct {
   }
 
  private:
-  /// One stage; its registers then take stage `next`. Loads, decoding and the products before overlap.
-  static __device__ __forceinline__ void multiply(Sums& sums, StageCodes<kFp4> (&now)[kTiles],
-                                                  uint64_t x, const CodedTile (&tiles)[kTiles],
-                                                  int next, int last) {
-    uint32_t a[2][kTiles][2][4];
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) now[i].template decode<0>(a[0][i]);
-    if constexpr (kTiles > 1) issue(sums, a[0], x);
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      now[i].template decode<1>(a[1][i]);
-      now[i].load(tiles[i], next, last);
-    }
-    if constexpr (kTiles > 1) {
-      issue(sums, a[1], x + descriptor_step(2));
-    } else {
-      // Few registers a half: one group for both saves fences and waits.
-      wgmma_fence();
-      products(sums, a[0], x);
-      products(sums, a[1], x + descriptor_step(2));
-      wgmma_commit();
-      wgmma_wait<1>();
-    }
-  }
+  using Operands = uint32_t[kTiles][2][4];
 
-  static __device__ __forceinline__ void products(Sums& sums, const uint32_t (&a)[kTiles][2][4],
-                                                  uint64_t x) {
+  /// Starts the products of half a stage and waits for those before, whose operands were `done`. The tensor cores read
+  /// operands from registers while this thread goes on: naming `done` behind the wait keeps the compiler from giving its
+  /// registers to anything else until then.
+  static __device__ __forceinline__ void issue(Sums& sums, const Operands& operands, Operands& done,
+                                               uint64_t x) {
+    wgmma_fence();
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        Wgmma<kColumns>::ra(sums[i], a[i][j], x + descriptor_step(j));
+        Wgmma<kColumns>::ra(sums[i], operands[i][j], x + descriptor_step(j));
       }
     }
-  }
-
-  /// Waits for the group before: its operands' registers are free then.
-  static __device__ __forceinline__ void issue(Sums& sums, const uint32_t (&a)[kTiles][2][4],
-                                               uint64_t x) {
-    wgmma_fence();
-    products(sums, a, x);
     wgmma_commit();
     wgmma_wait<1>();
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) asm volatile("" : "+r"(done[i][j][k])::"memory");
+      }
+    }
   }
 };
 

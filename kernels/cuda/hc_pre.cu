@@ -9,62 +9,30 @@
 #include "kernels/cuda/attention_ops.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device_math.h"
+#include "kernels/cuda/hc_coefficients.h"
+#include "kernels/cuda/hc_pre_tiles.h"
 
 namespace cedar::kernels::cuda {
 namespace {
 
 // ---- four copies ------------------------------------------------------------------------------------------
 
-constexpr int kCopies = 4;
-constexpr int kOutputs = 24;
 constexpr int kCluster = 8;
 // A thread owns four columns of every copy and six outputs: 24 float4 of fn in flight hide the L2's latency.
 constexpr int kOutputGroups = 4;
-constexpr int kGroupOutputs = kOutputs / kOutputGroups;
+constexpr int kGroupOutputs = kHcOutputs / kOutputGroups;
 constexpr int kMostColumnThreads = 160;  // 5120 columns: 160 threads x 4 columns x 8 blocks
 constexpr int kMostWarps = kMostColumnThreads / kWarp;
 // Sums of a row: the outputs, the squares of x, the squares of the collapsed row.
-constexpr int kSums = kOutputs + 2;
+constexpr int kSums = kHcOutputs + 2;
 
 struct Columns {
-  uint2 words[kCopies];
+  uint2 words[kHcCopies];
   __device__ float at(int copy, int i) const {
     const uint32_t word = i < 2 ? words[copy].x : words[copy].y;
     return i % 2 == 0 ? low_half(word) : high_half(word);
   }
 };
-
-/// Coefficients of one row from its 26 sums, one warp. Lane 4 j + k holds element (j, k) of the mix.
-__device__ void write_coefficients(const HcPreParams& p, int64_t row, float sum) {
-  const int lane = threadIdx.x % kWarp;
-  const float factor =
-      norm_factor(__shfl_sync(kAllLanes, sum, kOutputs), kCopies * p.d, p.norm_eps);
-  const float m = __fmul_rn(sum, factor);
-  const int output = min(lane, kOutputs - 1);
-  const int kind = min(output / kCopies, 2);
-  const float shifted = __fadd_rn(__fmul_rn(m, p.weights.scale[kind]), p.weights.base[output]);
-  if (lane < kCopies) {
-    p.pre[row * kCopies + lane] = __fadd_rn(sigmoid(shifted), p.hc_eps);
-  } else if (lane < 2 * kCopies) {
-    p.post[row * kCopies + lane - kCopies] = __fmul_rn(2.0f, sigmoid(shifted));
-  }
-  float b = __shfl_sync(kAllLanes, shifted, 2 * kCopies + lane % (kCopies * kCopies));
-  const auto across = [](float v, int step) {
-    v += __shfl_xor_sync(kAllLanes, v, step);
-    return v + __shfl_xor_sync(kAllLanes, v, 2 * step);
-  };
-  float largest = fmaxf(b, __shfl_xor_sync(kAllLanes, b, 1));
-  largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
-  b = exp_exact(__fsub_rn(b, largest));
-  // First row step: eps joins the quotient; every later step adds it to the divisor.
-  b = __fdiv_rn(b, across(b, 1)) + p.hc_eps;
-  b = __fdiv_rn(b, across(b, 4) + p.hc_eps);
-  for (int i = 1; i < p.sinkhorn_iterations; ++i) {
-    b = __fdiv_rn(b, across(b, 1) + p.hc_eps);
-    b = __fdiv_rn(b, across(b, 4) + p.hc_eps);
-  }
-  if (lane < kCopies * kCopies) p.mix[row * kCopies * kCopies + lane] = b;
-}
 
 /// Rows [blockIdx.x / kCluster * kRows, ...). A row's sums are taken in the same order whatever kRows is.
 template <int kRows>
@@ -93,16 +61,16 @@ __global__ void __cluster_dims__(kCluster, 1, 1)
     for (int r = 0; r < kRows; ++r) {
       const int64_t row = min(first + r, p.rows - 1);
 #pragma unroll
-      for (int j = 0; j < kCopies; ++j) {
-        x[r].words[j] = *reinterpret_cast<const uint2*>(p.x + (row * kCopies + j) * p.d + c);
+      for (int j = 0; j < kHcCopies; ++j) {
+        x[r].words[j] = *reinterpret_cast<const uint2*>(p.x + (row * kHcCopies + j) * p.d + c);
       }
     }
-    const float* fn = p.weights.fn + int64_t{group} * kGroupOutputs * kCopies * p.d + c;
+    const float* fn = p.weights.fn + int64_t{group} * kGroupOutputs * kHcCopies * p.d + c;
 #pragma unroll
     for (int o = 0; o < kGroupOutputs; ++o) {
 #pragma unroll
-      for (int j = 0; j < kCopies; ++j) {
-        const float4 f = __ldg(reinterpret_cast<const float4*>(fn + (o * kCopies + j) * p.d));
+      for (int j = 0; j < kHcCopies; ++j) {
+        const float4 f = __ldg(reinterpret_cast<const float4*>(fn + (o * kHcCopies + j) * p.d));
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
           dots[r][o] = fmaf(f.x, x[r].at(j, 0), dots[r][o]);
@@ -116,20 +84,20 @@ __global__ void __cluster_dims__(kCluster, 1, 1)
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-        for (int i = 0; i < 4 * kCopies; ++i) {
+        for (int i = 0; i < 4 * kHcCopies; ++i) {
           squares[r] = fmaf(x[r].at(i / 4, i % 4), x[r].at(i / 4, i % 4), squares[r]);
         }
       }
     } else if (group == 1) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        const float* weights = p.pre_in + min(first + r, p.rows - 1) * kCopies;
+        const float* weights = p.pre_in + min(first + r, p.rows - 1) * kHcCopies;
         float sum[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           sum[i] = __fmul_rn(x[r].at(0, i), weights[0]);
 #pragma unroll
-          for (int j = 1; j < kCopies; ++j) {
+          for (int j = 1; j < kHcCopies; ++j) {
             sum[i] = __fadd_rn(sum[i], __fmul_rn(x[r].at(j, i), weights[j]));
           }
           sum[i] = round_to_bf16(sum[i]);
@@ -148,7 +116,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1)
       if (threadIdx.x % kWarp == 0) partial[r * kSums + group * kGroupOutputs + o][warp] = sum;
     }
     const float sum = warp_sum(squares[r]);
-    if (threadIdx.x % kWarp == 0 && group < 2) partial[r * kSums + kOutputs + group][warp] = sum;
+    if (threadIdx.x % kWarp == 0 && group < 2) partial[r * kSums + kHcOutputs + group][warp] = sum;
   }
   __syncthreads();
   for (int i = threadIdx.x; i < kRows * kSums; i += blockDim.x) {
@@ -176,7 +144,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1)
     }
   } else if (threadIdx.x < kRows) {
     factors[threadIdx.x] =
-        norm_factor(cluster_sum(threadIdx.x * kSums + kOutputs + 1), p.d, p.norm_eps);
+        norm_factor(cluster_sum(threadIdx.x * kSums + kHcOutputs + 1), p.d, p.norm_eps);
   }
   __syncthreads();
   for (int i = threadIdx.x; i < kRows * units; i += blockDim.x) {
@@ -291,7 +259,8 @@ __global__ void __launch_bounds__(kThreads) plain_pre_kernel(HcPreParams p) {
 }  // namespace
 
 Status hc_pre(KernelContext& ctx, const HcPreParams& p) {
-  const bool in_clusters = p.copies == kCopies && p.d % (kCluster * 4) == 0 && aligned16(p.x) &&
+  if (fits_tiles(p)) return hc_pre_tiles(ctx, p);
+  const bool in_clusters = p.copies == kHcCopies && p.d % (kCluster * 4) == 0 && aligned16(p.x) &&
                            aligned16(p.weights.fn) && aligned16(p.norm_weight) && aligned16(p.u);
   if (!in_clusters) {
     plain_pre_kernel<<<static_cast<unsigned>(p.rows), kThreads, 0, stream_of(ctx)>>>(p);

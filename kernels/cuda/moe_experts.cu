@@ -14,7 +14,6 @@ ExpertEntry entry_of(const ExpertWeights& e) {
   const PackedWeight* weights[] = {&e.w1, &e.w3, &e.w2};
   for (int i = 0; i < 3; ++i) {
     entry.codes[i] = weights[i]->codes.as<uint8_t>();
-    entry.factors[i] = weights[i]->scales.as<uint8_t>();
     entry.scale[i] = weights[i]->output_scale;
   }
   entry.inner = static_cast<int32_t>(e.w1.out);
@@ -22,12 +21,13 @@ ExpertEntry entry_of(const ExpertWeights& e) {
   return entry;
 }
 
-/// Slots a tile: the least power of two that holds an expert's rows most of the time, were they spread evenly.
+/// Slots a tile: the least width that holds an expert's rows most of the time, were they spread evenly.
 int tile_columns(const MoeExpertsParams& p) {
   const double mean = static_cast<double>(p.rows * p.top) / static_cast<double>(p.routed.size());
-  int columns = 8;
-  while (columns < 128 && mean * 1.4 > columns) columns *= 2;
-  return columns;
+  for (const int columns : {8, 16, 32, 64, 96}) {
+    if (mean * 1.4 <= columns) return columns;
+  }
+  return 128;
 }
 
 template <class T>
@@ -97,6 +97,7 @@ Status moe_experts(KernelContext& ctx, const MoeExpertsParams& p) {
     case 16: CEDAR_CHECK_OK(multiply_experts<MoeConfig<16>>(ctx, up, down)); break;
     case 32: CEDAR_CHECK_OK(multiply_experts<MoeConfig<32>>(ctx, up, down)); break;
     case 64: CEDAR_CHECK_OK(multiply_experts<MoeConfig<64>>(ctx, up, down)); break;
+    case 96: CEDAR_CHECK_OK(multiply_experts<MoeConfig<96>>(ctx, up, down)); break;
     default: CEDAR_CHECK_OK(multiply_experts<MoeConfig<128>>(ctx, up, down)); break;
   }
   return sum_slots(ctx, plan, out, p.y, p.d);

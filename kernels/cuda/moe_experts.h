@@ -13,30 +13,35 @@
 
 namespace cedar::kernels::cuda {
 
-/// What limits each: up to 32 columns, loads under way (16 KiB a block, three blocks); from 64 on, registers for sums.
+/// Up to 32 columns memory-bound: blocks enough to hide each other's latencies. From 64 on sums need registers; from 96 on
+/// two warpgroups share x, and the helpers, a warpgroup of their own, leave most of their registers to them.
 template <int kColumnsArg>
 struct MoeConfig {
   static constexpr int kColumns = kColumnsArg;
-  static constexpr int kWarpgroups = kColumns == 128 ? 2 : 1;
-  static constexpr int kProducerWarps = kColumns == 128 ? 4 : 1;
-  static constexpr int kDepth = kColumns <= 32 ? 4 : kColumns == 64 ? 2 : 1;
-  static constexpr int kRing = kColumns == 128 ? 6 : 4;
-  static constexpr int kResident = kColumns <= 16 ? 3 : kColumns <= 64 ? 2 : 1;
-  static constexpr bool kSharesRegisters =
-      kColumns == 128;  // the producers, a warpgroup, leave theirs to the consumers
+  static constexpr bool kLarge = kColumns >= 96;
+  static constexpr int kWarpgroups = kLarge ? 2 : 1;
+  static constexpr int kIssuers = kLarge ? 3 : 1;
+  static constexpr int kRing = kLarge ? 5 : 4;
+  static constexpr int kResident = kLarge ? 1 : kColumns >= 32 ? 2 : 3;
   static constexpr int kConsumers = 128 * kWarpgroups;
-  static constexpr int kThreads = kConsumers + 32 * kProducerWarps;
   static constexpr int kOutputs = 64 * kWarpgroups;  // of w1 and w3 an item; of w2, twice as many
+
+  // Stages a step: of FP4, as many as take the place of FP8's.
   template <bool kFp4>
-  using Product = CodedProduct<kFp4, kColumns, 2, kWarpgroups, kProducerWarps, kDepth, kRing,
-                               kFp4            ? kDepth
-                               : kColumns == 8 ? 2
-                                               : 1>;
-  using Ring = typename Product<true>::Ring;
+  static constexpr int kDepth = kFp4&& kColumns <= 32 ? 2 : 1;
+  static constexpr int kWeightBytes =
+      2 * kWarpgroups *
+      (kDepth<true> * block_bytes(true) > block_bytes(false) ? kDepth<true> * block_bytes(true)
+                                                             : block_bytes(false));
+  using Ring = TileRing<kColumns, kDepth<true>, kWeightBytes, kRing, kIssuers, 4 * kWarpgroups>;
+  template <bool kFp4>
+  using Product = CodedProduct<kFp4, kColumns, 2, kWarpgroups, kDepth<kFp4>, Ring>;
+  static constexpr int kThreads = kConsumers + 32 * Ring::kHelperWarps;
+
   // Activations of an item: [columns][outputs] bf16, rows padded by one access.
   static constexpr int kActivationPitch = kOutputs * 2 + 16;
   static constexpr int kActivationBytes = kColumns * kActivationPitch;
-  static constexpr int kRowListBytes = kProducerWarps * kColumns * 4;
+  static constexpr int kRowListBytes = kIssuers * kColumns * 4;
   static constexpr int kSharedBytes = Ring::kSharedBytes + kActivationBytes + kRowListBytes;
 };
 
@@ -54,16 +59,6 @@ struct DownArgs {
   Bf16* out;           // [slots, d]
   int d, inner, parts;
 };
-
-/// Tiles of 64 outputs of weight `which` as this thread sees them; beyond the last one, the last.
-template <bool kFp4>
-__device__ __forceinline__ CodedTile expert_tile(const ExpertEntry& e, int which, int tile,
-                                                 int outputs, int inputs) {
-  const int last = (outputs + 63) / 64 - 1;
-  return coded_tile<kFp4>(e.codes[which], e.factors[which], min(tile, last),
-                          static_cast<int>(stage_count(inputs)), threadIdx.x / 32 % 4,
-                          threadIdx.x % 32);
-}
 
 __device__ __forceinline__ float gated(float gate, float up, float clamp, float weight) {
   const float g = round_to_bf16(gate), u = round_to_bf16(up);
@@ -120,7 +115,7 @@ __device__ __forceinline__ void finish_up(const UpArgs& a, const MoeTile& tile, 
   }
 }
 
-/// The items of this block, in the same order for producers and consumers. fn(tile, part) multiplies one and returns the
+/// The items of this block, in the same order for helpers and consumers. fn(tile, part) multiplies one and returns the
 /// number of ring steps that took.
 template <class Fn>
 __device__ __forceinline__ void for_each_item(const MoePlan& plan, int parts, const Fn& fn) {
@@ -130,19 +125,48 @@ __device__ __forceinline__ void for_each_item(const MoePlan& plan, int parts, co
   }
 }
 
-/// sums = both tiles times the ring's rows, whatever the expert's format. tile_of(fp4, i): tile i.
-template <class Config, class TileOf>
-__device__ __forceinline__ void multiply_tiles(bool fp4, float (&sums)[2][Config::kColumns / 2],
-                                               const TileOf& tile_of, int stages,
-                                               const typename Config::Ring& ring, int step) {
+/// Helpers and consumers of an item, whatever the expert's format. `tile_of(i)`: where run i of a slot comes from.
+template <class Config, bool kFp4, class RowAt, class TileOf>
+__device__ __forceinline__ void help_item(const typename Config::Ring& ring, const RowAt& row_at,
+                                          const TileOf& tile_of, int warp, int inputs, int& step) {
+  using Product = typename Config::template Product<kFp4>;
+  constexpr int kDepth = Config::template kDepth<kFp4>;
+  const int stages = static_cast<int>(stage_count(inputs));
+  const auto copy_weights = [&](uint32_t to, uint32_t barrier, int stage, int count) {
+    Product::copy_weights(tile_of, to, barrier, stage, count);
+  };
+  ring.template help<kDepth>(row_at, copy_weights, warp, inputs, 0, stages, step);
+  step += Config::Ring::template step_count<kDepth>(0, stages);
+}
+
+template <class Config>
+__device__ __forceinline__ void multiply_item(const typename Config::Ring& ring, bool fp4,
+                                              float (&sums)[2][Config::kColumns / 2], int inputs,
+                                              int& step) {
+  const int stages = static_cast<int>(stage_count(inputs));
   if (fp4) {
-    const CodedTile tiles[2] = {tile_of(std::true_type{}, 0), tile_of(std::true_type{}, 1)};
-    Config::template Product<true>::run(sums, tiles, 0, stages, ring, step);
+    Config::template Product<true>::run(sums, 0, stages, ring, step);
+    step += Config::Ring::template step_count<Config::template kDepth<true>>(0, stages);
   } else {
-    const CodedTile tiles[2] = {tile_of(std::false_type{}, 0), tile_of(std::false_type{}, 1)};
-    Config::template Product<false>::run(sums, tiles, 0, stages, ring, step);
+    Config::template Product<false>::run(sums, 0, stages, ring, step);
+    step += Config::Ring::template step_count<Config::template kDepth<false>>(0, stages);
   }
 }
+
+/// Where the tiles of 64 outputs of an expert's weight are.
+struct ExpertTiles {
+  const uint8_t* first;
+  int64_t bytes;  // of a tile
+  int last;       // beyond it, it again
+
+  __device__ __forceinline__ ExpertTiles(const ExpertEntry& e, int which, int outputs, int inputs)
+      : first(e.codes[which]),
+        bytes(stage_count(inputs) * block_bytes(e.fp4 != 0)),
+        last(static_cast<int>(tile_count(outputs)) - 1) {}
+  __device__ __forceinline__ const uint8_t* at(int tile) const {
+    return first + min(tile, last) * bytes;
+  }
+};
 
 /// hidden = Q8(bf16(silu(w1 x) * w3 x * weight)), as values.
 template <class Config>
@@ -151,38 +175,40 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
   using Ring = typename Config::Ring;
   extern __shared__ uint8_t shared[];
   const Ring ring(shared);
-  const int stages = static_cast<int>(stage_count(a.d));
   int step = 0;
   if (threadIdx.x >= Config::kConsumers) {
-    if constexpr (Config::kSharesRegisters) give_registers<40>();
+    if constexpr (Config::kLarge) give_registers<56>();
     const int warp = (threadIdx.x - Config::kConsumers) / 32;
     int* rows = reinterpret_cast<int*>(shared + Ring::kSharedBytes + Config::kActivationBytes) +
                 warp * Config::kColumns;
     for_each_item(a.plan, a.parts, [&](const MoeTile& tile, int part) {
-      if (part * Config::kOutputs >= tile.expert.inner) return;
-      for (int i = threadIdx.x % 32; i < Config::kColumns; i += 32) {
+      const int inner = tile.expert.inner;
+      if (part * Config::kOutputs >= inner) return;
+      for (int i = threadIdx.x % 32; warp < Config::kIssuers && i < Config::kColumns; i += 32) {
         rows[i] = i < tile.slots ? a.plan.slot_rows[tile.first_slot + i] : -1;
       }
       __syncwarp();
       const auto row_at = [&](int i) {
         return rows[i] >= 0 ? a.x + rows[i] * int64_t{a.d} : nullptr;
       };
-      ring.produce(row_at, warp, a.d, 0, stages, step);
-      step += Ring::step_count(0, stages);
-      __syncwarp();
+      const ExpertTiles w1(tile.expert, 0, inner, a.d), w3(tile.expert, 1, inner, a.d);
+      // Runs of a slot: each warpgroup's w1, then its w3.
+      const auto tile_of = [&](int i) {
+        return (i % 2 == 0 ? w1 : w3).at(part * Config::kWarpgroups + i / 2);
+      };
+      if (tile.expert.fp4 != 0) {
+        help_item<Config, true>(ring, row_at, tile_of, warp, a.d, step);
+      } else {
+        help_item<Config, false>(ring, row_at, tile_of, warp, a.d, step);
+      }
     });
   } else {
-    if constexpr (Config::kSharesRegisters) take_registers<232>();
+    if constexpr (Config::kLarge) take_registers<224>();
     for_each_item(a.plan, a.parts, [&](const MoeTile& tile, int part) {
-      const int inner = tile.expert.inner, first_output = part * Config::kOutputs;
-      if (first_output >= inner) return;
+      const int first_output = part * Config::kOutputs;
+      if (first_output >= tile.expert.inner) return;
       float sums[2][Config::kColumns / 2] = {};
-      const int wide = part * Config::kWarpgroups + threadIdx.x / 128;
-      const auto tile_of = [&](auto fp4, int i) {
-        return expert_tile<decltype(fp4)::value>(tile.expert, i, wide, inner, a.d);
-      };
-      multiply_tiles<Config>(tile.expert.fp4 != 0, sums, tile_of, stages, ring, step);
-      step += Ring::step_count(0, stages);
+      multiply_item<Config>(ring, tile.expert.fp4 != 0, sums, a.d, step);
       finish_up<Config>(a, tile, first_output, sums, shared + Ring::kSharedBytes);
     });
   }
@@ -192,40 +218,39 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
     multiply_down(const __grid_constant__ DownArgs a) {
-  using Ring = typename Config::Ring;
   extern __shared__ uint8_t shared[];
-  const Ring ring(shared);
+  const typename Config::Ring ring(shared);
   int step = 0;
   if (threadIdx.x >= Config::kConsumers) {
-    if constexpr (Config::kSharesRegisters) give_registers<40>();
-    for_each_item(a.plan, a.parts, [&](const MoeTile& tile, int) {
+    if constexpr (Config::kLarge) give_registers<56>();
+    const int warp = (threadIdx.x - Config::kConsumers) / 32;
+    for_each_item(a.plan, a.parts, [&](const MoeTile& tile, int part) {
       const Bf16* hidden = a.hidden + tile.first_slot * int64_t{a.inner};
-      const int slots = tile.slots, stages = static_cast<int>(stage_count(tile.expert.inner));
+      const int slots = tile.slots, inner = tile.expert.inner;
       const auto row_at = [&](int i) {
         return i < slots ? hidden + i * int64_t{a.inner} : nullptr;
       };
-      ring.produce(row_at, (threadIdx.x - Config::kConsumers) / 32, tile.expert.inner, 0, stages,
-                   step);
-      step += Ring::step_count(0, stages);
-      __syncwarp();
+      const ExpertTiles w2(tile.expert, 2, a.d, inner);
+      const auto tile_of = [&](int i) { return w2.at(part * (2 * Config::kWarpgroups) + i); };
+      if (tile.expert.fp4 != 0) {
+        help_item<Config, true>(ring, row_at, tile_of, warp, inner, step);
+      } else {
+        help_item<Config, false>(ring, row_at, tile_of, warp, inner, step);
+      }
     });
   } else {
-    if constexpr (Config::kSharesRegisters) take_registers<232>();
+    if constexpr (Config::kLarge) take_registers<224>();
     for_each_item(a.plan, a.parts, [&](const MoeTile& tile, int part) {
-      const int inner = tile.expert.inner, stages = static_cast<int>(stage_count(inner));
       float sums[2][Config::kColumns / 2] = {};
-      const int wide = (part * Config::kWarpgroups + threadIdx.x / 128) * 2;
-      const auto tile_of = [&](auto fp4, int i) {
-        return expert_tile<decltype(fp4)::value>(tile.expert, 2, wide + i, a.d, inner);
-      };
-      multiply_tiles<Config>(tile.expert.fp4 != 0, sums, tile_of, stages, ring, step);
-      step += Ring::step_count(0, stages);
+      multiply_item<Config>(ring, tile.expert.fp4 != 0, sums, tile.expert.inner, step);
+      const int first_tile = (part * Config::kWarpgroups + static_cast<int>(threadIdx.x / 128)) * 2;
       const float scale = tile.expert.scale[2];
       Bf16* out = a.out + tile.first_slot * int64_t{a.d};
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        store_tile_as<Config::kColumns / 8>(out, int64_t{a.d}, sums[i], scale, (wide + i) * 64, a.d,
-                                            0, tile.slots, [](int) { return true; });
+        store_tile_as<Config::kColumns / 8>(out, int64_t{a.d}, sums[i], scale,
+                                            (first_tile + i) * kTileRows, a.d, 0, tile.slots,
+                                            [](int) { return true; });
       }
     });
   }

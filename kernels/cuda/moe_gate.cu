@@ -1,5 +1,7 @@
 // The gate's product is a linear with f32 outputs; here a warp per row turns them into scores and chooses.
 
+#include <string>
+
 #include "core/units.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/linear_ops.h"
@@ -20,66 +22,78 @@ struct Args {
   int rows, expert_count, top;
 };
 
-/// The best of a warp: highest score, lower expert on a tie. An expert of -1 loses against any.
-__device__ __forceinline__ void warp_best(float& score, int& expert) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    const float other = __shfl_xor_sync(~0u, score, distance);
-    const int other_expert = __shfl_xor_sync(~0u, expert, distance);
-    const bool better = other > score || (other == score && other_expert < expert);
-    if (other_expert >= 0 && (expert < 0 || better)) {
-      score = other;
-      expert = other_expert;
-    }
-  }
+/// Floats in the order of unsigned numbers; 0 is less than any.
+__device__ __forceinline__ uint32_t ordered(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-/// Shared memory: a warp's scores [experts] and, behind all warps' scores, its taken flags [experts].
+/// A lane holds experts lane + 32 i, i < kMost, in registers.
+template <int kMost>
 __global__ void __launch_bounds__(32 * kWarps) choose(const __grid_constant__ Args a) {
-  extern __shared__ float shared[];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int row = blockIdx.x * kWarps + warp;
+  const int lane = threadIdx.x % 32, row = blockIdx.x * kWarps + threadIdx.x / 32;
   if (row >= a.rows) return;
-  float* scores = shared + warp * a.expert_count;
-  auto* taken =
-      reinterpret_cast<uint8_t*>(shared + kWarps * a.expert_count) + warp * a.expert_count;
   const bool image = a.image_mask != nullptr && a.image_mask[row] != 0;
   const float* bias = image ? a.bias_image : a.bias;
-  for (int e = lane; e < a.expert_count; e += 32) {
-    const float v = a.gate[row * int64_t{a.expert_count} + e];
-    scores[e] = sqrtf(v > 20.0f ? v : log1pf(expf(v)));
-    taken[e] = 0;
+  float scores[kMost];
+  uint32_t keys[kMost];  // 0: chosen already, or no expert
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+    const int expert = lane + 32 * i;
+    scores[i] = 0;
+    keys[i] = 0;
+    if (expert >= a.expert_count) continue;
+    const float v = a.gate[row * int64_t{a.expert_count} + expert];
+    scores[i] = sqrtf(v > 20.0f ? v : log1pf(expf(v)));
+    keys[i] = ordered(scores[i] + bias[expert]);
   }
-  __syncwarp();
   float sum = 0;
-  int32_t* chosen = a.experts + row * int64_t{a.top};
-  for (int i = 0; i < a.top; ++i) {
-    float best = 0;
-    int expert = -1;
-    for (int e = lane; e < a.expert_count; e += 32) {
-      const float score = scores[e] + bias[e];
-      if (taken[e] == 0 && (expert < 0 || score > best)) {
-        best = score;
-        expert = e;
+  int32_t* experts = a.experts + row * int64_t{a.top};
+  float* weights = a.weights + row * int64_t{a.top};
+  for (int n = 0; n < a.top; ++n) {
+    uint32_t most = 0;
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) most = max(most, keys[i]);
+    most = __reduce_max_sync(~0u, most);
+    // The least expert with that key; its lane alone clears the key.
+    uint32_t mine = ~0u;
+#pragma unroll
+    for (int i = kMost - 1; i >= 0; --i) {
+      if (keys[i] == most) mine = static_cast<uint32_t>(lane + 32 * i);
+    }
+    const uint32_t expert = __reduce_min_sync(~0u, mine);
+    float score = 0;
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) {
+      if (static_cast<uint32_t>(lane + 32 * i) == expert) {
+        score = scores[i];
+        keys[i] = 0;
       }
     }
-    warp_best(best, expert);
-    sum += scores[expert];
+    score = __shfl_sync(~0u, score, static_cast<int>(expert % 32));
+    sum += score;
     if (lane == 0) {
-      chosen[i] = expert;
-      taken[expert] = 1;
+      experts[n] = static_cast<int32_t>(expert);
+      weights[n] = score;
     }
-    __syncwarp();
   }
   sum += 1e-20f;
-  for (int i = lane; i < a.top; i += 32) {
-    a.weights[row * int64_t{a.top} + i] = scores[chosen[i]] / sum * a.route_scale;
-  }
+  __syncwarp();
+  for (int i = lane; i < a.top; i += 32) weights[i] = weights[i] / sum * a.route_scale;
+}
+
+template <int kMost>
+void launch(const Args& a, cudaStream_t stream) {
+  choose<kMost><<<static_cast<unsigned>(ceil_div(a.rows, kWarps)), 32 * kWarps, 0, stream>>>(a);
 }
 
 }  // namespace
 
 Status moe_gate(KernelContext& ctx, const MoeGateParams& p) {
+  if (p.expert_count > 1024) {
+    return make_error(Errc::unsupported,
+                      "moe_gate: more than 1024 experts, got " + std::to_string(p.expert_count));
+  }
   const ArenaScope scope(*ctx.arena);
   auto* gate = ctx.arena->allocate<float>(p.rows * p.expert_count);
   LinearParams linear_params;
@@ -103,10 +117,13 @@ Status moe_gate(KernelContext& ctx, const MoeGateParams& p) {
   a.rows = static_cast<int>(p.rows);
   a.expert_count = static_cast<int>(p.expert_count);
   a.top = static_cast<int>(p.top);
-  const size_t shared = static_cast<size_t>(kWarps * p.expert_count) * (sizeof(float) + 1);
-  CEDAR_CHECK_OK(allow_shared("moe_gate", choose, shared));
-  choose<<<static_cast<unsigned>(ceil_div(p.rows, kWarps)), 32 * kWarps, shared, stream_of(ctx)>>>(
-      a);
+  if (p.expert_count <= 128) {
+    launch<4>(a, stream_of(ctx));
+  } else if (p.expert_count <= 384) {
+    launch<12>(a, stream_of(ctx));
+  } else {
+    launch<32>(a, stream_of(ctx));
+  }
   return launched("moe_gate");
 }
 

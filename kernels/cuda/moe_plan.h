@@ -14,7 +14,6 @@ namespace cedar::kernels::cuda {
 /// An expert's packed weights (weight_layout.h) on the device: w1, w3, w2.
 struct ExpertEntry {
   const uint8_t* codes[3];
-  const uint8_t* factors[3];
   float scale[3];
   int32_t inner;
   int32_t fp4;

@@ -26,6 +26,11 @@ __device__ __forceinline__ uint8_t scale_code(RowFormat format, float amax) {
   return 0;
 }
 
+/// x / scale. A NaN keeps its sign, as it does on processors; the device's division would drop it.
+__device__ __forceinline__ float scaled(float x, float scale) {
+  return isnan(x) ? x : __fdiv_rn(x, scale);
+}
+
 __device__ __forceinline__ void store_bytes(uint8_t* p, uint32_t word, int count) {
   for (int i = 0; i < count; ++i) p[i] = static_cast<uint8_t>(word >> (8 * i));
 }
@@ -53,7 +58,7 @@ __device__ __forceinline__ void pack_columns(const float (&x)[kPackColumns], int
   if constexpr (kFormat == RowFormat::q8) {
 #pragma unroll
     for (int i = 0; i < kPackColumns; ++i) {
-      word |= static_cast<uint32_t>(float_to_e4m3(__fdiv_rn(x[i], scale))) << (8 * i);
+      word |= static_cast<uint32_t>(float_to_e4m3(scaled(x[i], scale))) << (8 * i);
     }
     uint8_t* to = row + column;
     if (reinterpret_cast<uintptr_t>(to) % 4 == 0) {
@@ -64,7 +69,7 @@ __device__ __forceinline__ void pack_columns(const float (&x)[kPackColumns], int
   } else {
 #pragma unroll
     for (int i = 0; i < kPackColumns; ++i) {
-      word |= static_cast<uint32_t>(float_to_e2m1(__fdiv_rn(x[i], scale))) << (4 * i);
+      word |= static_cast<uint32_t>(float_to_e2m1(scaled(x[i], scale))) << (4 * i);
     }
     uint8_t* to = row + column / 2;
     if (reinterpret_cast<uintptr_t>(to) % 2 == 0) {

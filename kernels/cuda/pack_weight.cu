@@ -19,83 +19,87 @@ struct PackArgs {
   const uint8_t* codes;   // checkpoint layout
   const uint8_t* scales;  // checkpoint layout
   uint8_t* packed;
-  uint8_t* factors;
   int32_t* bad_row;  // the least output with a NaN code, or kNoBadRow
   int64_t out, in, stages;
   int largest_scale;
 };
 
-__device__ uint8_t factor_code(const PackArgs& a, int top, int64_t scale_row, int64_t group) {
-  const int code = top + a.scales[scale_row * (a.in / 32) + group] - a.largest_scale;
-  return static_cast<uint8_t>(code > 0 ? code : 0);
+/// Which 16 bytes of which block a thread fills.
+struct Piece {
+  int64_t tile, stage;
+  int index;  // in the block
+};
+
+/// The factor of the group of 32 inputs `group` in row `row` of the scales; zero for padding.
+__device__ uint32_t factor_code(const PackArgs& a, int top, int64_t rows, int64_t row,
+                                int64_t group) {
+  const int64_t groups = a.in / 32;
+  if (row >= rows || group >= groups) return 0;
+  const int code = top + a.scales[row * groups + group] - a.largest_scale;
+  return code > 0 ? static_cast<uint32_t>(code) : 0;
 }
 
-/// One lane's 16 bytes a thread: grid-stride over (row of 16 outputs, 32 inputs, lane).
-__global__ void pack_fp8(PackArgs a) {
-  const int64_t groups = 2 * a.stages;
-  const int64_t count = align_up(a.out, kTileRows) / 16 * groups * 32;
-  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
-       i += int64_t{gridDim.x} * blockDim.x) {
-    const int lane = static_cast<int>(i % 32), g = lane / 4, t = lane % 4;
-    const int64_t group = i / 32 % groups, row = i / 32 / groups * 16;
-    uint32_t words[4];
-    for (int w = 0; w < 4; ++w) {
-      const int64_t n = row + g + 8 * (w / 2), k = group * 32 + 16 * (w % 2) + 2 * t;
-      const int offsets[4] = {8, 0, 9, 1};
-      words[w] = 0;
+__device__ uint4 fp8_piece(const PackArgs& a, const Piece& p) {
+  uint32_t words[4] = {};
+  if (p.index == code_bytes(false) / 16) {
+    const int64_t rows = (a.out + kScaleRows - 1) / kScaleRows;
+    for (int b = 0; b < 4; ++b) {
+      const int64_t row = p.tile * 2 + b / 2, group = p.stage * 2 + b % 2;
+      words[0] |= factor_code(a, kTopFactorFp8, rows, row, group) << (8 * b);
+    }
+    return make_uint4(words[0], 0, 0, 0);
+  }
+  const int warp = p.index / 64, half = p.index / 32 % 2, g = p.index % 32 / 4, t = p.index % 4;
+  for (int w = 0; w < 4; ++w) {
+    const int64_t n = p.tile * kTileRows + warp * 16 + g + 8 * (w / 2);
+    const int64_t k = p.stage * kStage + half * 32 + 16 * (w % 2) + 2 * t;
+    const int offsets[4] = {8, 0, 9, 1};
+    for (int b = 0; b < 4; ++b) {
+      if (n >= a.out || k + offsets[b] >= a.in) continue;
+      const uint32_t code = a.codes[n * a.in + k + offsets[b]];
+      if ((code & 0x7f) == 0x7f) atomicMin(a.bad_row, static_cast<int32_t>(n));
+      words[w] |= code << (8 * b);
+    }
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+__device__ uint4 fp4_piece(const PackArgs& a, const Piece& p) {
+  uint32_t words[4] = {};
+  const int first_factor = code_bytes(true) / 16;
+  for (int w = 0; w < 4; ++w) {
+    if (p.index >= first_factor) {
+      const int word = (p.index - first_factor) * 4 + w;  // 8 a warp
       for (int b = 0; b < 4; ++b) {
-        if (n >= a.out || k + offsets[b] >= a.in) continue;
-        const uint32_t code = a.codes[n * a.in + k + offsets[b]];
-        if ((code & 0x7f) == 0x7f) atomicMin(a.bad_row, static_cast<int32_t>(n));
-        words[w] |= code << (8 * b);
+        const int64_t row = p.tile * kTileRows + word / 8 * 16 + word % 8 + 8 * (b % 2);
+        words[w] |= factor_code(a, kTopFactorFp4, a.out, row, p.stage * 2 + b / 2) << (8 * b);
       }
+      continue;
     }
-    reinterpret_cast<uint4*>(a.packed)[i] = make_uint4(words[0], words[1], words[2], words[3]);
-  }
-}
-
-__global__ void pack_fp8_scales(PackArgs a) {
-  const int64_t groups = 2 * a.stages;
-  const int64_t count = align_up(a.out, kTileRows) / kScaleRows * groups;
-  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
-       i += int64_t{gridDim.x} * blockDim.x) {
-    const int64_t group = i % groups, row = i / groups;
-    const bool inside = group < a.in / 32 && row * kScaleRows < a.out;
-    a.factors[i] = inside ? factor_code(a, kTopFactorFp8, row, group) : uint8_t{0};
-  }
-}
-
-/// One lane's 16 bytes a thread: grid-stride over (row of 16 outputs, stage, lane).
-__global__ void pack_fp4(PackArgs a) {
-  const int64_t count = align_up(a.out, kTileRows) / 16 * a.stages * 32;
-  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
-       i += int64_t{gridDim.x} * blockDim.x) {
-    const int lane = static_cast<int>(i % 32), g = lane / 4, t = lane % 4;
-    const int64_t stage = i / 32 % a.stages, row = i / 32 / a.stages * 16;
-    uint32_t words[4];
-    for (int w = 0; w < 4; ++w) {
-      const int64_t n = row + g + 8 * (w % 2), k = stage * kStage + 32 * (w / 2) + 2 * t;
-      uint8_t codes[8];
-      for (int c = 0; c < 8; ++c) {
-        const int64_t at = k + 8 * (c / 2) + c % 2;
-        const bool inside = n < a.out && at < a.in;
-        const int byte = inside ? a.codes[(n * a.in + at) / 2] : 0;
-        codes[c] = static_cast<uint8_t>(at % 2 == 0 ? byte & 15 : byte >> 4);
-      }
-      words[w] = fp4_word(codes);
+    const int warp = p.index / 32, g = p.index % 32 / 4, t = p.index % 4;
+    const int64_t n = p.tile * kTileRows + warp * 16 + g + 8 * (w % 2);
+    const int64_t k = p.stage * kStage + 32 * (w / 2) + 2 * t;
+    uint8_t codes[8];
+    for (int c = 0; c < 8; ++c) {
+      const int64_t at = k + 8 * (c / 2) + c % 2;
+      const int byte = n < a.out && at < a.in ? a.codes[(n * a.in + at) / 2] : 0;
+      codes[c] = static_cast<uint8_t>(at % 2 == 0 ? byte & 15 : byte >> 4);
     }
-    reinterpret_cast<uint4*>(a.packed)[i] = make_uint4(words[0], words[1], words[2], words[3]);
+    words[w] = fp4_word(codes);
   }
+  return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-__global__ void pack_fp4_scales(PackArgs a) {
-  const int64_t count = align_up(a.out, kTileRows) / 16 * a.stages * 32;
+/// 16 bytes a thread, grid-stride.
+template <bool kFp4>
+__global__ void pack(PackArgs a) {
+  constexpr int kPieces = block_bytes(kFp4) / 16;
+  const int64_t count = tile_count(a.out) * a.stages * kPieces;
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * blockDim.x) {
-    const int64_t stage = i / 32 % a.stages, g = i % 32 / 4;
-    const int64_t n = i / 32 / a.stages * 16 + g + 8 * (i % 2), group = 2 * stage + i % 4 / 2;
-    const bool inside = group < a.in / 32 && n < a.out;
-    a.factors[i] = inside ? factor_code(a, kTopFactorFp4, n, group) : uint8_t{0};
+    const int64_t block = i / kPieces;
+    const Piece p{block / a.stages, block % a.stages, static_cast<int>(i % kPieces)};
+    reinterpret_cast<uint4*>(a.packed)[i] = kFp4 ? fp4_piece(a, p) : fp8_piece(a, p);
   }
 }
 
@@ -168,12 +172,9 @@ Status pack_codes(KernelContext& ctx, std::span<const WeightView> stacked, Packe
   CEDAR_TRY(a.largest_scale, largest_scale(stacked, packed.out));
   packed.output_scale = e8m0_to_float(static_cast<uint8_t>(a.largest_scale));
 
-  const int64_t code_rows = packed.out_padded / 16, factor_rows = code_rows / (fp4 ? 1 : 2);
-  CEDAR_TRY(packed.codes, Buffer::allocate(ctx.device, code_rows * code_row_bytes(fp4, a.stages)));
-  CEDAR_TRY(packed.scales,
-            Buffer::allocate(ctx.device, factor_rows * factor_row_bytes(fp4, a.stages)));
+  const int64_t blocks = tile_count(packed.out) * a.stages;
+  CEDAR_TRY(packed.codes, Buffer::allocate(ctx.device, blocks * block_bytes(fp4)));
   a.packed = packed.codes.as<uint8_t>();
-  a.factors = packed.scales.as<uint8_t>();
 
   const ArenaScope scope(*ctx.arena);
   int64_t scale_count = 0;
@@ -188,13 +189,11 @@ Status pack_codes(KernelContext& ctx, std::span<const WeightView> stacked, Packe
   CEDAR_CHECK_OK(copy_to_device(ctx.device, a.bad_row, &bad_row, sizeof bad_row, ctx.cuda_stream));
 
   const cudaStream_t stream = stream_of(ctx);
+  const int64_t count = packed.codes.bytes() / 16;
   if (fp4) {
-    const int64_t count = code_rows * a.stages * 32;
-    pack_fp4<<<blocks_for(count), kThreads, 0, stream>>>(a);
-    pack_fp4_scales<<<blocks_for(count), kThreads, 0, stream>>>(a);
+    pack<true><<<blocks_for(count), kThreads, 0, stream>>>(a);
   } else {
-    pack_fp8<<<blocks_for(code_rows * a.stages * 64), kThreads, 0, stream>>>(a);
-    pack_fp8_scales<<<blocks_for(packed.scales.bytes()), kThreads, 0, stream>>>(a);
+    pack<false><<<blocks_for(count), kThreads, 0, stream>>>(a);
   }
   CEDAR_CHECK_OK(launched(kOp));
   CEDAR_CHECK_OK(copy_to_host(ctx.device, &bad_row, a.bad_row, sizeof bad_row, ctx.cuda_stream));

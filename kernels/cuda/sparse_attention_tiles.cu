@@ -1,17 +1,21 @@
-// A block of threads attends one query with all its heads: 64 heads are the rows of the matrix instruction. Its two
-// warpgroups share the channels: each decodes, multiplies and sums its own 256, as keys and as values, and they
-// exchange the halves of the scores. Decoded rows lie in two buffers: while the tensor cores score one block of 64
-// rows, the threads decode the next.
+// A block of threads attends one query after another, each with all its heads: 64 heads are the
+// rows of the matrix instruction. Two warpgroups multiply and share the channels: each sums its own
+// 256, as keys and as values, and they exchange the halves of the scores. A third one decodes packed
+// rows, 64 at a time, into two buffers.
 //
-// Window rows and chosen rows do not share a block of 64: a block is decoded in one format. Decoded rows are their
-// values times 2^-16 (a bf16 factor can then hold every scale together with the power of two that the bits of E2M1 or
-// E4M3 lack); the softmax scale and the last division give it back.
+// Window rows and chosen rows do not share a block of 64: a block is decoded in one format. Decoded
+// rows are their values times 2^-16 (a bf16 factor can then hold every scale together with the power
+// of two that the bits of E2M1 or E4M3 lack); the softmax scale and the last division give it back.
 
 #include "kernels/cuda/sparse_attention_tiles.h"
+
+#include <algorithm>
+
 #include "kernels/cuda/async_copy.h"
-#include "kernels/cuda/attention_ops.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device_math.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/packed_rows.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/wgmma.h"
 #include "kernels/cuda/wgmma_values.h"
@@ -23,8 +27,11 @@ constexpr int kHeads = 64;
 constexpr int kDim = 512;
 constexpr int kHalfDim = kDim / 2;
 constexpr int kKeys = 64;  // of a block
-constexpr int kThreads = 256;
 constexpr int kGroupThreads = 128;
+constexpr int kConsumers = 2 * kGroupThreads;
+constexpr int kThreads = kConsumers + kGroupThreads;
+// Registers of a thread: what 384 threads are given at the start, shared out anew.
+constexpr int kConsumerRegisters = 208, kProducerRegisters = 88;
 constexpr int kMostChosen = 512;
 constexpr int kPairs = 32;            // rotated
 constexpr int kTileBytes = 64 * 128;  // 64 rows of 64 channels
@@ -35,58 +42,19 @@ constexpr float kLog2e = 1.44269504f;
 struct Shared {
   uint8_t q[2 * kHalfBytes];
   uint8_t rows[2][2 * kHalfBytes];
-  float4 scores[2][8][kGroupThreads];  // of each warpgroup: its half of the products
+  // Of each warpgroup: its half of the products; at the end, its output.
+  float4 scores[2][8][kGroupThreads];
   int32_t chosen[kMostChosen];
-  float2 rotations[kPairs];
+  float2 rotations[2][kPairs];  // of this query and the next
+  uint64_t full[2], empty[2];
+  int32_t block_rows[2];  // of the buffers; 0: the query attends to nothing
+  int32_t block_is_last[2];
 };
 
-__device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
-  uint32_t product;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
-  return product;
-}
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-__device__ __forceinline__ void store_piece(uint32_t address, const uint32_t (&words)[4]) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
-               "r"(words[1]), "r"(words[2]), "r"(words[3])
-               : "memory");
-}
-
-/// Eight E2M1 codes times an E4M3 scale to eight bf16.
-__device__ __forceinline__ void decode_q4n(uint32_t x, uint32_t scale, uint32_t (&out)[4]) {
-  constexpr uint32_t kSign = 0x80008000, kMagnitude = 0x01c001c0;
-  // The code's bits stand for scale * 2^-120; 2^126 * 2^-16 are to be added to it.
-  const float factor = __uint_as_float(scale << 20) * 0x1p120f * 0x1p110f;
-  const uint32_t pair = __byte_perm(__float_as_uint(factor), 0, 0x3232);
-  const uint32_t a = multiply_bf16x2(((x << 12) & kSign) | ((x << 6) & kMagnitude), pair);  // 0, 4
-  const uint32_t b = multiply_bf16x2(((x << 8) & kSign) | ((x << 2) & kMagnitude), pair);   // 1, 5
-  const uint32_t c = multiply_bf16x2(((x << 4) & kSign) | ((x >> 2) & kMagnitude), pair);   // 2, 6
-  const uint32_t d = multiply_bf16x2((x & kSign) | ((x >> 6) & kMagnitude), pair);          // 3, 7
-  out[0] = __byte_perm(a, b, 0x5410);
-  out[1] = __byte_perm(c, d, 0x5410);
-  out[2] = __byte_perm(a, b, 0x7632);
-  out[3] = __byte_perm(c, d, 0x7632);
-}
-
-/// Eight E4M3 codes times an E8M0 scale to eight bf16.
-__device__ __forceinline__ void decode_q8(uint32_t low, uint32_t high, uint32_t scale,
-                                          uint32_t (&out)[4]) {
-  constexpr uint32_t kSign = 0x80008000, kMagnitude = 0x07f007f0;
-  // 2^(scale - 127) * 2^120 * 2^-16.
-  const uint32_t bits = scale == 255 ? 0x7fc0u : min(scale + 104u, 254u) << 7;
-  const uint32_t pair = bits * 0x10001u;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const uint32_t x = i == 0 ? low : high;
-    const uint32_t a = multiply_bf16x2(((x << 8) & kSign) | ((x << 4) & kMagnitude), pair);  // 0, 2
-    const uint32_t b = multiply_bf16x2((x & kSign) | ((x >> 4) & kMagnitude), pair);         // 1, 3
-    out[2 * i] = __byte_perm(a, b, 0x5410);
-    out[2 * i + 1] = __byte_perm(a, b, 0x7632);
-  }
 }
 
 /// What one query attends to, as blocks of 64 rows.
@@ -128,51 +96,7 @@ struct List {
   }
 };
 
-__device__ __forceinline__ uint32_t load_word(const uint8_t* p) {
-  return __ldg(reinterpret_cast<const uint32_t*>(p));
-}
-
-/// Decodes this warp's 16 rows of a block, the half of the channels that its warpgroup owns, to `to`. Lane r holds the
-/// address of row r; lane l decodes channels 8 l ... of every row.
-template <bool kWindow>
-__device__ __forceinline__ void decode_rows(const uint8_t* mine, int half, int part, uint32_t to) {
-  constexpr int kBatch = kWindow ? 8 : 16;
-  const int lane = threadIdx.x % kWarp;
-  const uint32_t base = to + lane / 8 * kTileBytes + part * 16 * 128;
-  const auto address = reinterpret_cast<unsigned long long>(mine);
-#pragma unroll
-  for (int first = 0; first < 16; first += kBatch) {
-    uint32_t low[kBatch], high[kWindow ? kBatch : 1], scale[kBatch];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const auto* row =
-          reinterpret_cast<const uint8_t*>(__shfl_sync(kAllLanes, address, first + i));
-      low[i] = scale[i] = 0;
-      if constexpr (kWindow) {
-        high[i] = 0;
-        if (row != nullptr) {
-          low[i] = load_word(row + half * kHalfDim + 8 * lane);
-          high[i] = load_word(row + half * kHalfDim + 8 * lane + 4);
-          scale[i] = __ldg(row + kDim + half * (kHalfDim / 32) + lane / 4);
-        }
-      } else if (row != nullptr) {
-        low[i] = load_word(row + half * (kHalfDim / 2) + 4 * lane);
-        scale[i] = __ldg(row + kDim / 2 + half * (kHalfDim / 16) + lane / 2);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      uint32_t piece[4];
-      if constexpr (kWindow) {
-        decode_q8(low[i], high[i], scale[i], piece);
-      } else {
-        decode_q4n(low[i], scale[i], piece);
-      }
-      store_piece(base + swizzled(first + i, lane % 8), piece);
-    }
-  }
-}
-
+/// The set entries of a list, in order; returns how many. One warp.
 __device__ int compact_chosen(const int32_t* list, int64_t k, int32_t* out) {
   const int lane = threadIdx.x % kWarp;
   int count = 0;
@@ -191,7 +115,7 @@ struct Softmax {
   float total[2] = {};  // of this lane's columns
   float alpha[2];
 
-  /// s: the block's scores, replaced by what the values are to be multiplied with, in a's fragments.
+  /// s: the block's scores. p: what its values are to be multiplied with, in a's fragments.
   __device__ __forceinline__ void step(float (&s)[32], int count, float scale,
                                        uint32_t (&p)[4][4]) {
     const int c = threadIdx.x % 4;
@@ -229,15 +153,20 @@ __device__ __forceinline__ void rescale(float (&o)[64], const float (&alpha)[2])
   for (int i = 0; i < 64; ++i) o[i] *= alpha[i % 4 / 2];
 }
 
+/// All threads of both consumers.
+__device__ __forceinline__ void sync_consumers() { sync_warps(1, kConsumers); }
+
 /// Both warpgroups' halves of the scores added up, in both.
 __device__ __forceinline__ void exchange(Shared& shared, int group, float (&s)[32]) {
   const int thread = threadIdx.x % kGroupThreads;
+  // What lies there has been read.
+  sync_consumers();
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     shared.scores[group][i][thread] =
         make_float4(s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]);
   }
-  __syncthreads();
+  sync_consumers();
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const float4 other = shared.scores[1 - group][i][thread];
@@ -248,175 +177,266 @@ __device__ __forceinline__ void exchange(Shared& shared, int group, float (&s)[3
   }
 }
 
-/// Query blockIdx.x.
-__global__ void __launch_bounds__(kThreads, 1)
-    sparse_tiles_kernel(const __grid_constant__ SparseAttentionParams p) {
-  extern __shared__ __align__(1024) uint8_t storage[];
-  Shared& shared = *reinterpret_cast<Shared*>(storage);
-  const int64_t query = blockIdx.x;
-  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
-  const int part = static_cast<int>(threadIdx.x) % kGroupThreads / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+/// Counts blocks over the whole life of the kernel: which buffer, and which of its phases.
+struct Turn {
+  uint32_t number = 0;
+  __device__ int buffer() const { return static_cast<int>(number % 2); }
+  __device__ uint32_t phase() const { return number / 2 & 1; }
+};
 
+__device__ __forceinline__ void produce(const SparseAttentionParams& p, Shared& shared) {
+  const int warp = static_cast<int>(threadIdx.x - kConsumers) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  Turn turn;
+  const auto announce = [&](int rows, bool last) {
+    const int buffer = turn.buffer();
+    if (threadIdx.x == kConsumers) {
+      shared.block_rows[buffer] = rows;
+      shared.block_is_last[buffer] = last ? 1 : 0;
+    }
+    fence_for_tensor_cores();
+    barrier_arrive(shared_address(&shared.full[buffer]));
+    ++turn.number;
+  };
+  const auto wait_for_buffer = [&] {
+    if (turn.number < 2) return;
+    barrier_wait(shared_address(&shared.empty[turn.buffer()]), turn.phase() ^ 1);
+  };
+  for (int64_t query = blockIdx.x; query < p.rows; query += gridDim.x) {
+    List list;
+    list.p = &p;
+    list.chosen = shared.chosen;
+    list.sequence = p.topk != nullptr ? p.sequences[query] : 0;
+    list.window = p.window[query];
+    list.ring_rows = static_cast<int>(list.window.ring_end - list.window.ring_begin);
+    list.window_rows = list.ring_rows + list.window.chunk_end - list.window.chunk_begin;
+    // No warp may still read the last query's list. Each makes the same one: cheaper than waiting
+    // for one of them.
+    sync_warps(2, kGroupThreads);
+    list.chosen_rows =
+        p.topk != nullptr ? compact_chosen(p.topk + query * p.k, p.k, shared.chosen) : 0;
+    sync_warps(2, kGroupThreads);
+    const int blocks = list.blocks();
+    if (blocks == 0) {
+      wait_for_buffer();
+      announce(0, true);
+      continue;
+    }
+    const int own_row = 16 * warp + lane % 16;
+    const auto address_of = [&](int block) {
+      return reinterpret_cast<unsigned long long>(list.row(block, own_row));
+    };
+    unsigned long long next = address_of(0);
+    for (int block = 0; block < blocks; ++block) {
+      const unsigned long long address = next;
+      const uint32_t to = shared_address(shared.rows[turn.buffer()]) + warp * 16 * 128;
+      // Rows are asked for before the buffer is free.
+      if (list.in_window(block)) {
+        PackedRows<RowFormat::q8> raw;
+        raw.load(address, 0);
+        next = address_of(block + 1);
+        wait_for_buffer();
+        raw.decode(to, 0);
+        raw.load(address, raw.kRows);
+        raw.decode(to, raw.kRows);
+      } else {
+        PackedRows<RowFormat::q4n> raw;
+        raw.load(address, 0);
+        next = address_of(block + 1);
+        wait_for_buffer();
+        raw.decode(to, 0);
+      }
+      announce(list.rows(block), block + 1 == blocks);
+    }
+  }
+}
+
+/// Starts the copy of a query's heads; the consumers' threads.
+__device__ __forceinline__ void fetch_query(const SparseAttentionParams& p, Shared& shared,
+                                            int64_t query) {
   const Bf16* q = p.q + query * kHeads * kDim;
-  for (int i = threadIdx.x; i < kHeads * kDim / 8; i += kThreads) {
+  for (int i = threadIdx.x; i < kHeads * kDim / 8; i += kConsumers) {
     const int head = i / (kDim / 8), piece = i % (kDim / 8);
     copy_async(shared_address(shared.q) + piece / 8 * kTileBytes + swizzled(head, piece % 8),
                q + i * 8, true);
   }
   copy_async_commit();
-  List list;
-  list.p = &p;
-  list.chosen = shared.chosen;
-  list.sequence = p.topk != nullptr ? p.sequences[query] : 0;
-  list.window = p.window[query];
-  list.ring_rows = static_cast<int>(list.window.ring_end - list.window.ring_begin);
-  list.window_rows = list.ring_rows + list.window.chunk_end - list.window.chunk_begin;
-  // Each warp makes the same list: cheaper than waiting for one.
-  list.chosen_rows =
-      p.topk != nullptr ? compact_chosen(p.topk + query * p.k, p.k, shared.chosen) : 0;
-  if (p.inv_freq != nullptr && threadIdx.x < kPairs) {
-    shared.rotations[threadIdx.x] = rotation(p.positions[query], p.inv_freq[threadIdx.x], true);
-  }
-  __syncthreads();
-  const int blocks = list.blocks();
-  Bf16* o_row = p.o + query * kHeads * kDim;
-  if (blocks == 0) {
-    for (int i = threadIdx.x; i < kHeads * kDim / 8; i += kThreads) {
-      store8(o_row + i * 8, make_uint4(0, 0, 0, 0));
-    }
-    return;
-  }
+}
 
-  const uint32_t own_q = shared_address(shared.q) + group * kHalfBytes;
-  const uint32_t own_rows[2] = {shared_address(shared.rows[0]) + group * kHalfBytes,
-                                shared_address(shared.rows[1]) + group * kHalfBytes};
-  const auto decode = [&](int block, const uint8_t* mine) {
-    const uint32_t to = own_rows[block % 2];
-    if (list.in_window(block)) {
-      decode_rows<true>(mine, group, part, to);
-    } else {
-      decode_rows<false>(mine, group, part, to);
-    }
-  };
-  const int own_row = 16 * part + lane % 16;
-  decode(0, list.row(0, own_row));
-  const uint8_t* next_row = list.row(1, own_row);
-  copy_async_wait<0>();
-  fence_for_tensor_cores();
-  __syncthreads();
-
-  float o[2][64];
-#pragma unroll
-  for (int i = 0; i < 64; ++i) o[0][i] = o[1][i] = 0;
-  Softmax softmax;
-  const float scale = p.scale * (kValueScale * kLog2e);
-  for (int block = 0; block < blocks; ++block) {
-    const uint32_t rows = own_rows[block % 2];
-    float s[32];
-#pragma unroll
-    for (float& x : s) x = 0;
-    wgmma_fence();
-#pragma unroll
-    for (int t = 0; t < 4; ++t) {
-      const uint64_t a = tile_descriptor(own_q + t * kTileBytes);
-      const uint64_t b = tile_descriptor(rows + t * kTileBytes);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) Wgmma<64>::ss(s, a + descriptor_step(k), b + descriptor_step(k));
-    }
-    wgmma_commit();
-    // The other buffer is free once the previous block's values are summed, by all four warps.
-    wgmma_wait<1>();
-    sync_warps(1 + group, kGroupThreads);
-    if (block + 1 < blocks) {
-      decode(block + 1, next_row);
-      next_row = list.row(block + 2, own_row);
-      fence_for_tensor_cores();
-    }
-    wgmma_wait<0>();
-    settle(s);
-    settle(o[0]);
-    settle(o[1]);
-    // Everyone has read the last exchange, and the next block's rows are written.
-    __syncthreads();
-    exchange(shared, group, s);
-    uint32_t weights[4][4];
-    softmax.step(s, list.rows(block), scale, weights);
-    if (__any_sync(kAllLanes, softmax.alpha[0] != 1.0f || softmax.alpha[1] != 1.0f)) {
-      rescale(o[0], softmax.alpha);
-      rescale(o[1], softmax.alpha);
-    }
-    wgmma_fence();
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint64_t b = value_descriptor(rows + 2 * half * kTileBytes, kTileBytes);
-#pragma unroll
-      for (int t = 0; t < 4; ++t) wgmma_values(o[half], weights[t], b + value_step(t));
-    }
-    wgmma_commit();
-  }
-  wgmma_wait<0>();
-  settle(o[0]);
-  settle(o[1]);
-  sync_warps(1 + group, kGroupThreads);
-
-  float inverse[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    float total = softmax.total[i];
-    total += __shfl_xor_sync(kAllLanes, total, 1);
-    total += __shfl_xor_sync(kAllLanes, total, 2);
-    const float sink = p.sink[16 * part + lane / 4 + 8 * i];
-    inverse[i] = kValueScale / (total + exp2_fast(fmaf(sink, kLog2e, -softmax.maximum[i])));
-  }
-  // Through shared memory, so that rows leave in whole lines. The tiles belong to this warpgroup alone.
+/// o * factor to memory, rotated back; through shared memory, so that rows leave in whole lines.
+__device__ __forceinline__ void write_output(const SparseAttentionParams& p, Shared& shared,
+                                             int group, const float (&o)[2][64],
+                                             const float (&factor)[2], const float2* rotations,
+                                             Bf16* o_row) {
+  const int part = static_cast<int>(threadIdx.x) % kGroupThreads / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  uint8_t* staged = reinterpret_cast<uint8_t*>(shared.scores[group]);
   const bool rotate_back = p.inv_freq != nullptr && group == 1;
+  // The other warpgroup has read this one's scores.
+  sync_consumers();
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
+    if (half == 1) sync_warps(3 + group, kGroupThreads);
 #pragma unroll
     for (int j = 0; j < 16; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         uint32_t word =
-            pack_bf16(o[half][4 * j + 2 * i] * inverse[i], o[half][4 * j + 2 * i + 1] * inverse[i]);
+            pack_bf16(o[half][4 * j + 2 * i] * factor[i], o[half][4 * j + 2 * i + 1] * factor[i]);
         if (half == 1 && j >= 8 && rotate_back) {
           const float2 turned =
-              rotate(low_half(word), high_half(word), shared.rotations[4 * (j - 8) + lane % 4]);
+              rotate(low_half(word), high_half(word), rotations[4 * (j - 8) + lane % 4]);
           word = pack_bf16(turned.x, turned.y);
         }
         const int head = 16 * part + lane / 4 + 8 * i;
-        const uint32_t to = (2 * half + j / 8) * kTileBytes + swizzled(head, j % 8) + lane % 4 * 4;
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(own_rows[0] + to), "r"(word) : "memory");
+        *reinterpret_cast<uint32_t*>(staged + j / 8 * kTileBytes + swizzled(head, j % 8) +
+                                     lane % 4 * 4) = word;
       }
     }
+    sync_warps(3 + group, kGroupThreads);
+    for (int i = threadIdx.x % kGroupThreads; i < kHeads * 16; i += kGroupThreads) {
+      const int head = i / 16, piece = i % 16;
+      store8(o_row + head * kDim + group * kHalfDim + half * 128 + piece * 8,
+             *reinterpret_cast<const uint4*>(staged + piece / 8 * kTileBytes +
+                                             swizzled(head, piece % 8)));
+    }
   }
-  sync_warps(1 + group, kGroupThreads);
-  const uint8_t* staged = shared.rows[0] + group * kHalfBytes;
-  for (int i = threadIdx.x % kGroupThreads; i < kHeads * kHalfDim / 8; i += kGroupThreads) {
-    const int head = i / (kHalfDim / 8), piece = i % (kHalfDim / 8);
-    store8(o_row + head * kDim + group * kHalfDim + piece * 8,
-           *reinterpret_cast<const uint4*>(staged + piece / 8 * kTileBytes +
-                                           swizzled(head, piece % 8)));
+}
+
+__device__ __forceinline__ void consume(const SparseAttentionParams& p, Shared& shared) {
+  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+  const int part = static_cast<int>(threadIdx.x) % kGroupThreads / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const uint32_t own_q = shared_address(shared.q) + group * kHalfBytes;
+  const float scale = p.scale * (kValueScale * kLog2e);
+  Turn turn;
+  const auto release = [&](int buffer) {
+    if (lane == 0) barrier_arrive(shared_address(&shared.empty[buffer]));
+  };
+  int parity = 0;
+  fetch_query(p, shared, blockIdx.x);
+  for (int64_t query = blockIdx.x; query < p.rows; query += gridDim.x, parity ^= 1) {
+    if (p.inv_freq != nullptr && threadIdx.x < kPairs) {
+      shared.rotations[parity][threadIdx.x] =
+          rotation(p.positions[query], p.inv_freq[threadIdx.x], true);
+    }
+    copy_async_wait<0>();
+    fence_for_tensor_cores();
+    sync_consumers();
+    Bf16* o_row = p.o + query * kHeads * kDim;
+
+    // The block in hand.
+    int buffer = 0, rows_left = 0;
+    bool last = false;
+    const auto take_block = [&] {
+      buffer = turn.buffer();
+      barrier_wait(shared_address(&shared.full[buffer]), turn.phase());
+      ++turn.number;
+      rows_left = shared.block_rows[buffer];
+      last = shared.block_is_last[buffer] != 0;
+    };
+    const auto fetch_next_query = [&] {
+      if (query + gridDim.x < p.rows) fetch_query(p, shared, query + gridDim.x);
+    };
+    take_block();
+    if (rows_left == 0) {
+      release(buffer);
+      fetch_next_query();
+      for (int i = threadIdx.x; i < kHeads * kDim / 8; i += kConsumers) {
+        store8(o_row + i * 8, make_uint4(0, 0, 0, 0));
+      }
+      continue;
+    }
+
+    float o[2][64];
+#pragma unroll
+    for (int i = 0; i < 64; ++i) o[0][i] = o[1][i] = 0;
+    Softmax softmax;
+    for (;;) {
+      const uint32_t rows = shared_address(shared.rows[buffer]) + group * kHalfBytes;
+      float s[32];
+      wgmma_fence();
+      wgmma_scores<kTileBytes>(s, tile_descriptor(own_q), tile_descriptor(rows));
+      wgmma_commit();
+      wgmma_wait<0>();
+      settle(s);
+      exchange(shared, group, s);
+      // Both warpgroups are through with the query: exchange() has met them.
+      if (last) fetch_next_query();
+      uint32_t weights[4][4];
+      softmax.step(s, rows_left, scale, weights);
+      if (__any_sync(kAllLanes, softmax.alpha[0] != 1.0f || softmax.alpha[1] != 1.0f)) {
+        rescale(o[0], softmax.alpha);
+        rescale(o[1], softmax.alpha);
+      }
+      wgmma_fence();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint64_t b = value_descriptor(rows + 2 * half * kTileBytes, kTileBytes);
+#pragma unroll
+        for (int t = 0; t < 4; ++t) wgmma_values(o[half], weights[t], b + value_step(t));
+      }
+      wgmma_commit();
+      // Left under way into the next turn of the loop, it would make the compiler wait at every
+      // instruction.
+      wgmma_wait<0>();
+      settle(o[0]);
+      settle(o[1]);
+      release(buffer);
+      if (last) break;
+      take_block();
+    }
+    float factor[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float total = softmax.total[i];
+      total += __shfl_xor_sync(kAllLanes, total, 1);
+      total += __shfl_xor_sync(kAllLanes, total, 2);
+      const float sink = p.sink[16 * part + lane / 4 + 8 * i];
+      factor[i] = kValueScale / (total + exp2_fast(fmaf(sink, kLog2e, -softmax.maximum[i])));
+    }
+    write_output(p, shared, group, o, factor, shared.rotations[parity], o_row);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    sparse_tiles_kernel(const __grid_constant__ SparseAttentionParams p) {
+  extern __shared__ __align__(1024) uint8_t storage[];
+  Shared& shared = *reinterpret_cast<Shared*>(storage);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; ++i) {
+      barrier_init(shared_address(&shared.full[i]), kGroupThreads);
+      barrier_init(shared_address(&shared.empty[i]), kConsumers / kWarp);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  if (threadIdx.x >= kConsumers) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
+    produce(p, shared);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
+    consume(p, shared);
   }
 }
 
 }  // namespace
 
 bool fits_tiles(const SparseAttentionParams& p) {
-  const auto words = [](const void* base, int64_t a, int64_t b) {
-    return (static_cast<int64_t>(reinterpret_cast<uintptr_t>(base)) | a | b) % 4 == 0;
+  const auto pieces = [](const void* base, int64_t a, int64_t b) {
+    return (static_cast<int64_t>(reinterpret_cast<uintptr_t>(base)) | a | b) % 16 == 0;
   };
   return p.heads == kHeads && p.head_dim == kDim && (p.topk == nullptr || p.k <= kMostChosen) &&
          (p.inv_freq == nullptr || p.rotary_dim == 2 * kPairs) && aligned16(p.q) &&
-         aligned16(p.o) && words(p.rings.base, p.rings.slot_stride_bytes, p.rings.row_bytes) &&
-         words(p.chunk_rows, 0, 0) &&
-         words(p.global.base, p.global.page_bytes | p.global.offset_bytes, p.global.row_bytes);
+         aligned16(p.o) && aligned16(p.chunk_rows) &&
+         pieces(p.rings.base, p.rings.slot_stride_bytes, p.rings.row_bytes) &&
+         pieces(p.global.base, p.global.page_bytes | p.global.offset_bytes, p.global.row_bytes);
 }
 
 Status sparse_attention_tiles(KernelContext& ctx, const SparseAttentionParams& p) {
   CEDAR_CHECK_OK(allow_shared("sparse_attention", sparse_tiles_kernel, sizeof(Shared)));
-  sparse_tiles_kernel<<<static_cast<unsigned>(p.rows), kThreads, sizeof(Shared), stream_of(ctx)>>>(
-      p);
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(p.rows, multiprocessors()));
+  sparse_tiles_kernel<<<blocks, kThreads, sizeof(Shared), stream_of(ctx)>>>(p);
   return launched("sparse_attention");
 }
 

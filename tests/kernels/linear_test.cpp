@@ -228,8 +228,10 @@ TEST_P(LinearOn, ReadsNothingBeyondARowAndWritesNothingBeyondOut) {
 TEST_P(LinearOn, ManyRows) {
   // More rows than the CUDA back end's kernels for few take, and tiles of rows and outputs that are not full.
   for (const Shape& s :
-       {Shape{WeightFormat::fp8_block32, 290, 320}, Shape{WeightFormat::fp4_group32, 290, 288},
-        Shape{WeightFormat::bf16, 150, 328}, Shape{WeightFormat::f32, 40, 64}}) {
+       {Shape{WeightFormat::fp8_block32, 290, 320}, Shape{WeightFormat::fp8_block32, 290, 1056},
+        Shape{WeightFormat::fp4_group32, 290, 288}, Shape{WeightFormat::fp4_group32, 290, 1120},
+        Shape{WeightFormat::bf16, 150, 328}, Shape{WeightFormat::bf16, 150, 1064},
+        Shape{WeightFormat::f32, 40, 64}}) {
     SCOPED_TRACE(describe(s));
     const TestWeight weight(s.format, s.out, s.in, 3);
     const auto packed = pack_weight(ctx(), weight.view);
@@ -238,10 +240,14 @@ TEST_P(LinearOn, ManyRows) {
     const auto want = reference::linear(weight.view, x);
     const auto got = run_linear(ctx(), *packed, x);
     EXPECT_LT((test::relative_l2<float, double>(got, want)), tolerance());
-    // The last rows as the last of fewer: the same bits.
+    // The last rows as the last of fewer, down to one: the same bits.
     const size_t in = static_cast<size_t>(s.in), out = static_cast<size_t>(s.out);
-    const auto fewer = run_linear(ctx(), *packed, std::span(x).subspan(in * 40));
-    EXPECT_EQ(std::memcmp(fewer.data(), got.data() + 40 * out, fewer.size() * sizeof(float)), 0);
+    for (const size_t left_out : {40, 243, 292, 300}) {
+      const auto fewer = run_linear(ctx(), *packed, std::span(x).subspan(in * left_out));
+      EXPECT_EQ(
+          std::memcmp(fewer.data(), got.data() + left_out * out, fewer.size() * sizeof(float)), 0)
+          << 301 - left_out << " rows";
+    }
     const auto narrow = run_linear(ctx(), *packed, x, DType::bf16);
     for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(narrow[i], round_to_bf16(got[i])) << i;
   }
@@ -328,8 +334,11 @@ TEST_P(PackWeightOn, StackedViewsAreConsecutiveColumns) {
 TEST_P(PackWeightOn, KeepsCodesAtTheirSize) {
   const TestWeight fp8(WeightFormat::fp8_block32, 64, 128, 1),
       fp4(WeightFormat::fp4_group32, 64, 128, 1);
-  EXPECT_EQ(pack_weight(ctx(), fp8.view)->bytes(), 64 * 128 + 2 * 4);
-  EXPECT_EQ(pack_weight(ctx(), fp4.view)->bytes(), 64 * 128 / 2 + 64 * 4);
+  const int64_t fp8_bytes = 64 * 128 + 2 * 4, fp4_bytes = 64 * 128 / 2 + 64 * 4;
+  // A GPU's blocks of 64 x 64 are padded to whole copies of 16 bytes.
+  const int64_t padding = on_cuda(GetParam()) ? 2 * 12 : 0;
+  EXPECT_EQ(pack_weight(ctx(), fp8.view)->bytes(), fp8_bytes + padding);
+  EXPECT_EQ(pack_weight(ctx(), fp4.view)->bytes(), fp4_bytes);
 }
 
 TEST_P(PackWeightOn, RefusesNan) {
