@@ -88,11 +88,14 @@ class Turn {
   #began = performance.now();
   #firstToken = 0;
   #lastToken = 0;
+  #accepted = false;
   #stopped = false;
 
   constructor() {
     this.#root.append(this.#strip.root, this.#words);
     byId("log").append(this.#root);
+    following = true; // who asks wants to see the answer
+    keepAtEnd();
   }
 
   async run() {
@@ -143,6 +146,7 @@ class Turn {
   }
 
   #event(event) {
+    this.#accepted = true;
     this.#strip.event(event);
     if (event.delta !== undefined) {
       this.#lastToken = performance.now();
@@ -200,7 +204,8 @@ class Turn {
   #fail(error) {
     this.#reasoning?.finish();
     this.#content.draw();
-    this.#strip.end({ failed: true });
+    if (this.#accepted) this.#strip.end({ failed: true });
+    else this.#strip.root.remove(); // it was nowhere
     const again = element("button", { type: "button" }, "Try again");
     const where = error.param ? ` (${error.param})` : "";
     const problem = element("div", { class: "problem", role: "alert" },
@@ -261,7 +266,6 @@ function ask() {
   showDocuments();
   prompt.value = "";
   fitPrompt();
-  main.scrollTop = main.scrollHeight;
   new Turn().run();
 }
 

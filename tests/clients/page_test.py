@@ -127,7 +127,12 @@ class PageTest(unittest.TestCase):
         self.assertIn("context of 16384", problem)
         self.assertIn("Try again", problem)
         self.assertEqual(self.page.eval("document.querySelector('.problem').getAttribute('role')"), "alert")
+        self.assertEqual(self.page.eval("document.querySelectorAll('.answer .pipeline').length"), 0)
+        # The newest answer is in view, wherever somebody has scrolled to.
+        self.page.eval("document.querySelector('#log').style.paddingTop = '2000px', document.querySelector('main').scrollTop = 0")
         self.ask("Hello", 2)  # without the document, which was refused
+        self.page.wait("document.querySelector('.answer:last-child .figures').getBoundingClientRect().bottom"
+                       " < document.querySelector('footer').getBoundingClientRect().top")
         self.assertEqual(self.page.eval("document.querySelectorAll('.problem').length"), 1)
         self.attach(b"\xff\xfe\x00", "picture.png")
         self.page.wait("document.querySelector('#documents .problem')?.innerText === 'picture.png is not UTF-8 text'")
