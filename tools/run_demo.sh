@@ -59,7 +59,7 @@ if [ -n "${RUN_ONCE:-}" ] || [ $status -ne 0 ]; then
   exit $status
 fi
 
-echo "Still serving on http://127.0.0.1:$port until Ctrl-C. Another terminal may ask, too:"
+echo "Still serving until Ctrl-C. In a browser: http://127.0.0.1:$port/. Another terminal may ask, too:"
 echo "  $cedar chat --url ws://127.0.0.1:$port/v1/stream --file $document 'Show error E9118'"
 # curl is not among the packages; a machine without it gets no advice that fails.
 command -v curl >/dev/null 2>&1 &&
