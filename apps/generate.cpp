@@ -220,6 +220,7 @@ int run(const Arguments& a) {
   options.threads = threads;
   options.max_sequences = a.is_batch() ? a.max_sequences : 1;
   options.replay = a.replay == "exact" ? engine::ReplayMode::exact : engine::ReplayMode::bounded;
+  options.constraints = make_constraints(*files);
   const auto engine = engine::Engine::create(files->model, options);
   if (!engine) return fail(engine.error().message());
   if (lines) return run_batch(a, **engine, card, *lines, *out);

@@ -101,6 +101,12 @@ Result<ModelFiles> load_model_files(const std::string& directory, int threads, D
   return files;
 }
 
+std::shared_ptr<engine::structured::Constraints> make_constraints(const ModelFiles& files) {
+  const model::ModelConfig& config = files.model->config;
+  return engine::structured::Constraints::create(files.tokenizer, config.vocab_size,
+                                                 config.eos_token_id);
+}
+
 gateway::ModelCard make_model_card(const ModelFiles& files, const std::string& directory,
                                    const std::string& name, int64_t max_context_tokens) {
   const model::ModelConfig& config = files.model->config;

@@ -7,6 +7,7 @@
 
 #include "core/result.h"
 #include "engine/loaded_model.h"
+#include "engine/structured/constraints.h"
 #include "gateway/model_card.h"
 #include "model/tokenizer.h"
 
@@ -28,6 +29,9 @@ struct ModelFiles {
 /// naming the file or the directory that is missing; cancelled when `stop` says so.
 Result<ModelFiles> load_model_files(const std::string& directory, int threads, Device device,
                                     const std::function<bool()>& stop = {});
+
+/// What an engine of this model needs to constrain its output.
+std::shared_ptr<engine::structured::Constraints> make_constraints(const ModelFiles& files);
 
 /// `name`: id in the API; empty: the directory's name. `max_context_tokens`: 0 for the model's own.
 gateway::ModelCard make_model_card(const ModelFiles& files, const std::string& directory,

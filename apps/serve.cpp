@@ -201,7 +201,9 @@ int serve(const config::ServeConfig& c) {
   // In this order, so that sinks, clients and counters outlive those who use them.
   monitoring::Metrics metrics;
   std::unique_ptr<gateway::Gateway> gateway;
-  auto system = actors::System::start(files->model, system_options(c, *device, threads));
+  actors::SystemOptions options = system_options(c, *device, threads);
+  options.engine.constraints = make_constraints(*files);
+  auto system = actors::System::start(files->model, options);
   if (!system) return fail(system.error().message());
   auto started = gateway::Gateway::start(gateway_options(c), card, (*system)->client(), metrics);
   if (!started) return fail(started.error().message());

@@ -9,6 +9,7 @@
 #include "engine/request_checks.h"
 #include "engine/ring_runs.h"
 #include "engine/runtime.h"
+#include "engine/structured/constraints.h"
 #include "engine/upload.h"
 
 namespace cedar::engine {
@@ -23,9 +24,10 @@ struct Decode {
   std::vector<bool> imported;  // per prompt block
   Handoff handoff;             // dropped after the replay
   Position replay_next = 0;
-  Position decoder_floor = 0;     // first position the decoder half has seen
-  std::vector<TokenId> tokens;    // prompt and output
-  std::vector<TokenId> stop_ids;  // EOS first
+  Position decoder_floor = 0;                           // first position the decoder half has seen
+  std::vector<TokenId> tokens;                          // prompt and output
+  std::vector<TokenId> stop_ids;                        // EOS first
+  std::optional<structured::OutputState> output_state;  // of a constrained request
 
   Position prompt_length() const { return static_cast<Position>(request.prompt.size()); }
   std::span<const TokenId> output() const {
@@ -60,6 +62,7 @@ struct DecodeEngine::Impl {
   Result<StreamState> join_replay(const StepPlan& plan, const StreamState& decoded);
   std::vector<BatchSequence> decoder_rows(const StepPlan& plan);
   TokenEvent sample_for(Decode& decode, const float* logits);
+  Result<SampledToken> sample_token(Decode& decode, const float* logits) const;
   Status place_windows(const Decode& decode);
   Status place_pending(const Decode& decode);
   /// Host to device, in the order of the steps.
@@ -120,6 +123,12 @@ Status DecodeEngine::reserve(DecodeRequest request) {
   const int64_t blocks = impl.store.blocks_for(total);
   CEDAR_CHECK_OK(check_capacity(impl.options, impl.store, total, blocks));
   Decode decode;
+  if (!request.constraint.empty()) {
+    if (!impl.options.constraints) {
+      return make_error(Errc::unsupported, "this engine cannot constrain its output");
+    }
+    CEDAR_TRY(decode.output_state, impl.options.constraints->start(request.constraint));
+  }
   CEDAR_TRY(decode.slot, impl.store.acquire(blocks));
   decode.imported.assign(static_cast<size_t>(impl.store.blocks_for(prompt)), false);
   decode.tokens = request.prompt;
@@ -300,13 +309,27 @@ std::vector<BatchSequence> DecodeEngine::Impl::decoder_rows(const StepPlan& plan
   return sequences;
 }
 
+/// Also advances the constraint.
+Result<SampledToken> DecodeEngine::Impl::sample_token(Decode& decode, const float* logits) const {
+  std::shared_ptr<const structured::TokenMask> allowed;
+  if (decode.output_state) {
+    CEDAR_TRY(allowed, decode.output_state->mask());
+  }
+  CEDAR_TRY(SampledToken token,
+            sample({logits, static_cast<size_t>(model->config.vocab_size)}, decode.request.sampling,
+                   decode.request.prompt, decode.output(), decode.stop_ids, allowed.get()));
+  if (decode.output_state && !decode.output_state->accept(token.token)) {
+    return make_error(Errc::internal, "token " + std::to_string(token.token) +
+                                          " was sampled against the constraint");
+  }
+  return token;
+}
+
 TokenEvent DecodeEngine::Impl::sample_for(Decode& decode, const float* logits) {
   TokenEvent event;
   event.id = decode.request.id;
   event.index = static_cast<int64_t>(decode.output().size());
-  auto sampled =
-      sample({logits, static_cast<size_t>(model->config.vocab_size)}, decode.request.sampling,
-             decode.request.prompt, decode.output(), decode.stop_ids);
+  auto sampled = sample_token(decode, logits);
   if (!sampled) {
     event.finish = FinishReason::failed;
     event.error = std::move(sampled.error());
@@ -315,7 +338,8 @@ TokenEvent DecodeEngine::Impl::sample_for(Decode& decode, const float* logits) {
   event.token = std::move(*sampled);
   const TokenId token = event.token.token;
   decode.tokens.push_back(token);
-  const bool eos = token == model->config.eos_token_id && !decode.request.ignore_eos;
+  const bool ended = decode.output_state && decode.output_state->finished();
+  const bool eos = token == model->config.eos_token_id && (ended || !decode.request.ignore_eos);
   const auto& extra = decode.request.stop_ids;
   if (eos || std::find(extra.begin(), extra.end(), token) != extra.end()) {
     event.finish = FinishReason::stop;

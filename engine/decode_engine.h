@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/ids.h"
@@ -25,6 +26,7 @@ struct DecodeRequest {
   int64_t max_new_tokens = 1;     // >= 1
   std::vector<TokenId> stop_ids;  // besides EOS
   bool ignore_eos = false;
+  std::string constraint;  // to_text() of structured/output_rules.h; empty: none
 };
 
 enum class FinishReason : uint8_t { none, stop, length, cancelled, failed };
@@ -59,7 +61,8 @@ class DecodeEngine {
   ~DecodeEngine();
 
   /// Takes a slot and the pages of prompt + max_new_tokens. Errors: context_too_long naming need and
-  /// capacity, overloaded (no room now), invalid_argument.
+  /// capacity, overloaded (no room now), invalid_argument, unsupported (a constraint that does not compile, or
+  /// an engine without Constraints).
   Status reserve(DecodeRequest request);
   /// Copies a finished block (host memory) into its page. REQUIRES: reserve(id); blocks may come in any order.
   Status import_block(RequestId id, int64_t index, std::span<const std::byte> bytes);

@@ -1,11 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "core/device.h"
 #include "kernels/index_score.h"
 
 namespace cedar::engine {
+
+namespace structured {
+class Constraints;
+}
 
 /// How the decoder half rebuilds its windows from the encoder's last rows (spec/ced.md 3, 4).
 enum class ReplayMode : uint8_t {
@@ -30,6 +35,8 @@ struct EngineOptions {
   int64_t max_context_tokens = 0;      // 0: the model's max_position_embeddings
   ReplayMode replay = ReplayMode::bounded;
   NumericOptions numeric;
+  /// Of the model's vocabulary. Without it, requests that constrain their output are refused.
+  std::shared_ptr<structured::Constraints> constraints;
 };
 
 }  // namespace cedar::engine

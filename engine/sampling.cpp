@@ -6,6 +6,8 @@
 #include <string>
 #include <unordered_map>
 
+#include "engine/structured/token_mask.h"
+
 namespace cedar::engine {
 namespace {
 
@@ -103,6 +105,17 @@ std::vector<TokenLogprob> filter(std::span<const float> scaled, const SamplingPa
   return kept;
 }
 
+/// A finished value must end, however few tokens it has.
+bool leaves_only(const structured::TokenMask* allowed, std::span<const TokenId> stop_ids) {
+  if (allowed == nullptr) return false;
+  int64_t others = allowed->count();
+  std::vector<TokenId> distinct(stop_ids.begin(), stop_ids.end());
+  std::sort(distinct.begin(), distinct.end());
+  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+  for (const TokenId id : distinct) others -= allowed->allows(id) ? 1 : 0;
+  return others == 0;
+}
+
 }  // namespace
 
 Status validate(const SamplingParams& p, int64_t vocab_size) {
@@ -134,7 +147,8 @@ Status validate(const SamplingParams& p, int64_t vocab_size) {
 
 Result<SampledToken> sample(std::span<const float> raw, const SamplingParams& params,
                             std::span<const TokenId> prompt, std::span<const TokenId> output,
-                            std::span<const TokenId> stop_ids) {
+                            std::span<const TokenId> stop_ids,
+                            const structured::TokenMask* allowed) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   std::vector<float> logits(raw.begin(), raw.end());
   for (size_t i = 0; i < logits.size(); ++i) {
@@ -158,7 +172,8 @@ Result<SampledToken> sample(std::span<const float> raw, const SamplingParams& pa
     result.top = std::move(all);
   }
 
-  if (output.size() < static_cast<size_t>(params.min_tokens)) {
+  if (allowed != nullptr) allowed->apply(logits);
+  if (output.size() < static_cast<size_t>(params.min_tokens) && !leaves_only(allowed, stop_ids)) {
     for (TokenId id : stop_ids) logits[static_cast<size_t>(id)] = -kInfinity;
   }
   for (const auto& [id, bias] : params.logit_bias) logits[static_cast<size_t>(id)] += bias;
@@ -173,6 +188,7 @@ Result<SampledToken> sample(std::span<const float> raw, const SamplingParams& pa
     float best = -kInfinity;
     const bool everything = params.top_p >= 1.0F && params.top_k <= 0 && params.min_p <= 0;
     const auto consider = [&](TokenId id, float value) {
+      if (value == -kInfinity) return;
       const float noisy = value + gumbel(key, output.size(), static_cast<uint64_t>(id));
       if (noisy > best || (noisy == best && id < result.token)) {
         best = noisy;

@@ -13,6 +13,10 @@
 
 namespace cedar::engine {
 
+namespace structured {
+class TokenMask;
+}
+
 struct SamplingParams {
   float temperature = 1.0F;         // [0, 2]; below 1e-5: greedy
   float top_p = 1.0F;               // (0, 1]
@@ -42,10 +46,12 @@ struct SampledToken {
   std::vector<TokenLogprob> top;  // best first
 };
 
-/// `prompt` and `output` are the tokens so far, `stop_ids` those that min_tokens masks (EOS first).
+/// `prompt` and `output` are the tokens so far, `stop_ids` those that min_tokens masks (EOS first) unless a
+/// constraint leaves nothing else. `allowed` is what a constraint leaves; null: everything. It may not be empty.
 /// Errors: internal when a logit is NaN.
 Result<SampledToken> sample(std::span<const float> logits, const SamplingParams& params,
                             std::span<const TokenId> prompt, std::span<const TokenId> output,
-                            std::span<const TokenId> stop_ids);
+                            std::span<const TokenId> stop_ids,
+                            const structured::TokenMask* allowed = nullptr);
 
 }  // namespace cedar::engine

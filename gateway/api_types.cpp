@@ -4,6 +4,7 @@
 #include <charconv>
 #include <utility>
 
+#include "gateway/output_request.h"
 #include "model/json_python.h"
 
 namespace cedar::gateway {
@@ -158,59 +159,6 @@ void read_thinking(FieldReader& fields, model::ChatOptions& chat) {
   }
 }
 
-void read_tools(FieldReader& fields, ApiRequest& request) {
-  if (const Json* tools = fields.find("tools")) {
-    if (!tools->is_array())
-      return fields.complain("tools", "must be a list, got " + describe(*tools));
-    if (tools->size() > kMaxTools) {
-      return fields.complain("tools", "must have at most " + std::to_string(kMaxTools) +
-                                          " entries, got " + std::to_string(tools->size()));
-    }
-    request.tools = *tools;
-  }
-  if (const Json* choice = fields.find("tool_choice")) {
-    if (!choice->is_string() && !choice->is_object()) {
-      return fields.complain("tool_choice",
-                             "must be a string or an object, got " + describe(*choice));
-    }
-    if (*choice != "none" && *choice != "auto") {
-      fields.absorb(
-          make_error(Errc::unsupported,
-                     "tool_choice: only none and auto are supported; calls cannot be forced"));
-    }
-    request.tool_choice = *choice;
-  }
-  bool parallel = true;
-  fields.boolean("parallel_tool_calls", parallel);
-}
-
-void read_response_format(FieldReader& fields, ApiRequest& request) {
-  const Json* format = fields.object("response_format");
-  if (format == nullptr) return;
-  std::string type;
-  FieldReader nested(*format, "response_format.");
-  nested.text("type", 64, type);
-  if (type != "text" && type != "json_object" && type != "json_schema") {
-    nested.complain("type", "must be text, json_object or json_schema");
-  }
-  if (const Json* schema = nested.object("json_schema")) {
-    bool strict = false;
-    FieldReader inner(*schema, "response_format.json_schema.");
-    inner.boolean("strict", strict);
-    nested.absorb(inner.status());
-    if (strict) {
-      nested.absorb(
-          make_error(Errc::unsupported,
-                     "response_format.json_schema.strict: the schema is given to the model "
-                     "but not enforced; send strict: false"));
-    }
-  } else if (type == "json_schema") {
-    nested.complain("json_schema", "is missing");
-  }
-  fields.absorb(nested.status());
-  if (type != "text") request.response_format = *format;
-}
-
 void read_prompt(FieldReader& fields, const ModelCard& card, ApiRequest& request) {
   const Json* prompt = fields.find("prompt");
   if (prompt == nullptr) return fields.complain("prompt", "is missing");
@@ -270,8 +218,7 @@ Result<ApiRequest> read_chat_request(Json body, const ModelCard& card) {
   read_sampling(fields, card, request);
   read_chat_logprobs(fields, request.sampling);
   read_thinking(fields, request.chat);
-  read_tools(fields, request);
-  read_response_format(fields, request);
+  read_output_fields(fields, request);
   read_delivery(fields, request);
   CEDAR_CHECK_OK(fields.status());
   request.messages = std::move(body["messages"]);

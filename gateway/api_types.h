@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/sampling.h"
+#include "engine/structured/output_rules.h"
 #include "gateway/field_reader.h"
 #include "gateway/model_card.h"
 #include "model/chat_format.h"
@@ -29,6 +30,8 @@ struct ApiRequest {
   Json messages;
   Json tools, response_format, tool_choice;  // null where absent
   model::ChatOptions chat;
+  /// What those ask of the output; none where it is free. `starts_in_reasoning` is set by prepare().
+  std::optional<engine::structured::OutputRules> output;
   // completion: text, or ids
   std::string prompt_text;
   std::vector<TokenId> prompt_ids;

@@ -155,4 +155,15 @@ const Json* FieldReader::object(const char* name) {
   return field;
 }
 
+Error without_content(Error error) {
+  constexpr size_t kLongestName = 32;
+  constexpr std::string_view kGot = ", got ";
+  const size_t at = error.context.rfind(kGot);
+  if (at == std::string::npos) return error;
+  const std::string_view value = std::string_view(error.context).substr(at + kGot.size());
+  const bool structured = value.rfind('{', 0) == 0 || value.rfind('[', 0) == 0;
+  if (structured || value.size() > kLongestName) error.context.resize(at);
+  return error;
+}
+
 }  // namespace cedar::gateway

@@ -56,4 +56,8 @@ class FieldReader {
 /// Never text that a client sent.
 std::string describe(const Json& value);
 
+/// Complaints of other rooms quote the value they found. Short names (a role, a type) help; anything that may
+/// be what people wrote does not belong into an answer that proxies log.
+Error without_content(Error error);
+
 }  // namespace cedar::gateway

@@ -5,19 +5,6 @@
 namespace cedar::gateway {
 namespace {
 
-/// Complaints about messages quote the value they found. Short names (a role, a type) help; anything that may
-/// be what people wrote does not belong into an answer that proxies log.
-Error without_content(Error error) {
-  constexpr size_t kLongestName = 32;
-  constexpr std::string_view kGot = ", got ";
-  const size_t at = error.context.rfind(kGot);
-  if (at == std::string::npos) return error;
-  const std::string_view value = std::string_view(error.context).substr(at + kGot.size());
-  const bool structured = value.rfind('{', 0) == 0 || value.rfind('[', 0) == 0;
-  if (structured || value.size() > kLongestName) error.context.resize(at);
-  return error;
-}
-
 /// Rendering sees the request's tools and format on the first message, possibly one put in front. Complaints
 /// must name what the client sent.
 Error in_clients_terms(Error error, const ApiRequest& api, bool message_put_in_front) {
@@ -54,6 +41,11 @@ Status fill_chat_prompt(PreparedRequest& prepared, const ModelCard& card) {
     return make_error(Errc::unsupported, "messages: this server does not take images");
   }
   prepared.starts_in_reasoning = prompt.starts_in_reasoning;
+  if (api.output) {
+    api.output->starts_in_reasoning = prompt.starts_in_reasoning;
+    prepared.constraint = engine::structured::to_text(*api.output);
+    api.output.reset();
+  }
   prepared.prompt = model::encode_prompt(*card.tokenizer, prompt);
   api.messages = nullptr;
   api.tools = nullptr;
@@ -103,6 +95,7 @@ engine::DecodeRequest PreparedRequest::sequence(uint32_t index) const {
   request.max_new_tokens = max_new_tokens;
   request.stop_ids = api.stop_ids;
   request.ignore_eos = api.ignore_eos;
+  request.constraint = constraint;
   return request;
 }
 

@@ -16,6 +16,7 @@ struct PreparedRequest {
   std::vector<TokenId> prompt;
   std::string echo_text;             // completion with `echo`: goes before the answer
   bool starts_in_reasoning = false;  // the answer begins inside a reasoning block
+  std::string constraint;            // of every choice's output; empty: none
   int64_t max_new_tokens = 1;
   uint64_t seed = 0;
 

@@ -6,6 +6,8 @@
 #include <limits>
 #include <map>
 
+#include "engine/structured/token_mask.h"
+
 namespace cedar::engine {
 namespace {
 
@@ -126,6 +128,45 @@ TEST(Sampling, MinTokensMasksTheStops) {
   params.min_tokens = 1;
   EXPECT_EQ(draw({1, 9, 2}, params, {}, {}, {1}), 2);
   EXPECT_EQ(draw({1, 9, 2}, params, {}, {0}, {1}), 1);
+}
+
+TEST(Sampling, AMaskComesFirstAndDoesNotShowInLogprobs) {
+  structured::TokenMask mask(4);
+  mask.allow(0);
+  mask.allow(2);
+  auto params = greedy();
+  params.logprobs = 1;
+  const std::vector<float> logits{1, 5, 2, 9};
+  const auto token = sample(logits, params, {}, {}, {}, &mask);
+  ASSERT_TRUE(token.has_value());
+  EXPECT_EQ(token->token, 2);
+  EXPECT_LT(*token->logprob, -6.0F);
+  EXPECT_EQ(token->top[0].token, 3);
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    for (const int32_t top_k : {0, 1, 3}) {
+      SamplingParams random;
+      random.seed = seed;
+      random.top_k = top_k;
+      random.repetition_penalty = 1.5F;
+      const auto drawn = sample(logits, random, {}, std::vector<TokenId>{1, 2}, {}, &mask);
+      ASSERT_TRUE(drawn.has_value());
+      EXPECT_TRUE(mask.allows(drawn->token));
+    }
+  }
+}
+
+TEST(Sampling, MinTokensDoNotHoldUpAFinishedValue) {
+  structured::TokenMask mask(3);
+  mask.allow(1);
+  auto params = greedy();
+  params.min_tokens = 5;
+  EXPECT_EQ(
+      sample(std::vector<float>{9, 1, 9}, params, {}, {}, std::vector<TokenId>{1, 1}, &mask)->token,
+      1);
+  mask.allow(2);
+  EXPECT_EQ(
+      sample(std::vector<float>{9, 1, 0}, params, {}, {}, std::vector<TokenId>{1}, &mask)->token,
+      2);
 }
 
 TEST(Sampling, LogprobsAreOfTheRawLogits) {

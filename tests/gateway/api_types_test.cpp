@@ -187,15 +187,14 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{
             R"({"messages":[{"role":"user","content":5}],"response_format":{"type":"json_object"}})",
             400, "messages[0].content", ""},
-        BadCase{USER R"("tool_choice":"required"})", 400, "tool_choice", "only none and auto"},
+        BadCase{USER R"("tool_choice":"required"})", 400, "tool_choice", "tools is empty"},
         BadCase{USER R"("response_format":{"type":"xml"}})", 400, "response_format.type",
                 "must be text"},
         BadCase{USER R"("response_format":{"type":"json_schema"}})", 400,
                 "response_format.json_schema", "is missing"},
-        BadCase{
-            USER
-            R"("response_format":{"type":"json_schema","json_schema":{"strict":true,"schema":{}}}})",
-            400, "response_format.json_schema.strict", "not enforced"},
+        BadCase{USER
+                R"("response_format":{"type":"json_schema","json_schema":{"schema":{"not":{}}}}})",
+                400, "response_format.json_schema.schema", "not at # is not supported"},
         BadCase{USER R"("thinking":{"type":"sometimes"}})", 400, "thinking.type",
                 "enabled or disabled"},
         BadCase{USER R"("thinking":true})", 400, "thinking", "must be an object"},

@@ -2,9 +2,7 @@
 
 #include <fstream>
 
-#include "core/thread_pool.h"
-#include "engine/loaded_model.h"
-#include "tests/gateway/server_fixture.h"
+#include "tests/gateway/demo_fixture.h"
 
 namespace cedar::gateway {
 namespace {
@@ -34,64 +32,6 @@ std::vector<Lookup> golden_lookups() {
   }
   return lookups;
 }
-
-class DemoTest : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    ThreadPool pool(2);
-    Arena arena{Device{}};
-    kernels::KernelContext context;
-    context.pool = &pool;
-    context.arena = &arena;
-    auto model = engine::load_model(std::string(CEDAR_SOURCE_DIR) + "/config/demo",
-                                    model::Role::all, context);
-    ASSERT_TRUE(model) << model.error().message();
-    model_ = *model;
-  }
-  static void TearDownTestSuite() { model_.reset(); }
-
-  void SetUp() override {
-    actors::SystemOptions options;
-    options.engine.threads = 2;
-    options.engine.max_sequences = 4;
-    auto system = actors::System::start(model_, options);
-    ASSERT_TRUE(system) << system.error().message();
-    system_ = std::move(*system);
-    ASSERT_TRUE(eventually([&] { return stats().ready && stats().decoder_total_blocks > 0; }));
-    free_blocks_ = stats().decoder_free_blocks;
-    GatewayOptions gateway_options;
-    gateway_options.http.port = 0;
-    auto gateway = Gateway::start(gateway_options, demo_card(), system_->client(), metrics_);
-    ASSERT_TRUE(gateway) << gateway.error().message();
-    gateway_ = std::move(*gateway);
-  }
-  void TearDown() override {
-    gateway_->begin_stop(0ms);
-    system_->drain(0ms);
-    gateway_->finish_stop(200ms);
-    system_.reset();
-    gateway_.reset();
-  }
-
-  actors::Stats stats() const { return system_->client().stats(); }
-  bool idle() const {
-    const actors::Stats s = stats();
-    return s.running == 0 && s.encoder_requests == 0 && s.decoder_sequences == 0 &&
-           s.decoder_free_blocks == free_blocks_ && s.encoder_free_blocks == free_blocks_;
-  }
-  static std::string body(const std::string& message, const std::string& fields = {}) {
-    return Json{{"messages", Json::array({Json{{"role", "user"}, {"content", message}}})}}
-        .dump()
-        .insert(1, R"("temperature":0,)" + fields);
-  }
-  uint16_t port() const { return gateway_->port(); }
-
-  static inline std::shared_ptr<const engine::LoadedModel> model_;
-  monitoring::Metrics metrics_;
-  std::unique_ptr<actors::System> system_;
-  std::unique_ptr<Gateway> gateway_;
-  int64_t free_blocks_ = 0;
-};
 
 TEST_F(DemoTest, LookupsAtOnceAreAnsweredExactly) {
   const auto lookups = golden_lookups();
