@@ -76,6 +76,10 @@ Result<kernels::CpuIsa> parse_isa(std::string_view text) {
                      "'");
 }
 
+constexpr std::string_view kValueOptions[] = {"--model",   "--golden", "--json", "--device",
+                                              "--threads", "--isa",    "--group"};
+
+/// REQUIRES: `name` is one of kValueOptions.
 Status set_option(Arguments& arguments, std::string_view name, std::string_view value) {
   if (name == "--model") {
     arguments.model = value;
@@ -89,10 +93,8 @@ Status set_option(Arguments& arguments, std::string_view name, std::string_view 
     CEDAR_TRY(arguments.options.threads, parse_threads(value));
   } else if (name == "--isa") {
     CEDAR_TRY(arguments.options.isa, parse_isa(value));
-  } else if (name == "--group") {
-    arguments.options.groups.emplace_back(value);
   } else {
-    return usage_error("unknown option '" + std::string(name) + "'");
+    arguments.options.groups.emplace_back(value);
   }
   return {};
 }
@@ -112,6 +114,10 @@ Result<Arguments> parse_arguments(int argc, char** argv) {
     }
     if (!name.starts_with("--"))
       return usage_error("unexpected argument '" + std::string(name) + "'");
+    if (std::find(std::begin(kValueOptions), std::end(kValueOptions), name) ==
+        std::end(kValueOptions)) {
+      return usage_error("unknown option '" + std::string(name) + "'");
+    }
     if (i + 1 == argc) return usage_error(std::string(name) + ": needs a value");
     CEDAR_CHECK_OK(set_option(arguments, name, argv[++i]));
   }

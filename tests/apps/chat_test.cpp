@@ -185,6 +185,20 @@ TEST(Chat, TheServerDoesNotRuleTheTerminal) {
   EXPECT_THAT(error.err, Not(HasSubstr("\x1b")));
 }
 
+TEST(Chat, AnAnswerThatCannotBeWrittenIsAFailure) {
+  FakeServer server([](Peer& peer) {
+    peer.read();
+    peer.send(kCreated);
+    peer.send(delta("x"));
+    peer.send(done("completed", 1, 1));
+  });
+  const auto result = test::run_program(
+      {"/bin/sh", "-c",
+       std::string(CEDAR_PROGRAM) + " chat --url ws://" + server.authority() + " Hi >/dev/full"});
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err, HasSubstr("cannot write standard output"));
+}
+
 TEST(Chat, TokensThatCameTogetherGiveNoRate) {
   const auto result = chat_with([](Peer& peer) {
     peer.hold(1);
