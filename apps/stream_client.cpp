@@ -30,7 +30,8 @@ struct StreamClient::Impl {
   // of the response that runs
   const OnText* on_text = nullptr;
   Clock::time_point begin;
-  std::string response_id;
+  std::string response_id;      // empty until the server has accepted the request
+  std::string last_id;          // of the response before this one
   std::string cancel_text;      // being written, or written
   bool interrupted = false;     // by a first SIGINT
   bool writing_cancel = false;  // cancel_text and the connection are in use
@@ -42,6 +43,7 @@ struct StreamClient::Impl {
   void read();
   void on_frame(const std::string& frame);
   void on_event(const ServerEvent& event);
+  bool concerns_this(const ServerEvent& event) const;
   void on_delta(const ServerEvent& event);
   void on_done(const ServerEvent& event);
   void await_interrupt();
@@ -90,7 +92,7 @@ Result<StreamCounts> StreamClient::run(const std::string& request_json, const On
   impl.error.reset();
   impl.ended = false;
   impl.interrupted = false;
-  impl.response_id.clear();
+  if (!impl.response_id.empty()) impl.last_id = std::exchange(impl.response_id, {});
   impl.cancel_text.clear();
   impl.begin = Clock::now();
   boost::system::error_code ignored;
@@ -160,8 +162,7 @@ void StreamClient::Impl::on_event(const ServerEvent& event) {
     response_id = event.response_id;
     if (interrupted) cancel();
   }
-  // What a cancellation that came too late is answered with is about the response before this one.
-  if (!event.response_id.empty() && event.response_id != response_id) return;
+  if (!concerns_this(event)) return;
   switch (event.kind) {
     case ServerEventKind::prompt_read: counts.prompt_read = true; break;
     case ServerEventKind::content:
@@ -170,6 +171,14 @@ void StreamClient::Impl::on_event(const ServerEvent& event) {
     case ServerEventKind::done: on_done(event); break;
     default: break;
   }
+}
+
+bool StreamClient::Impl::concerns_this(const ServerEvent& event) const {
+  if (event.response_id.empty() || event.response_id == response_id) return true;
+  // A refusal names the id that the response would have had. What a cancellation that came too late is answered
+  // with is about the response before this one.
+  return event.kind == ServerEventKind::error && response_id.empty() &&
+         event.response_id != last_id;
 }
 
 void StreamClient::Impl::on_delta(const ServerEvent& event) {

@@ -305,6 +305,36 @@ TEST(Chat, AFailedAnswerDoesNotEndTheConversation) {
   EXPECT_THAT(result.out, HasSubstr("well\n"));
 }
 
+TEST(Chat, ARefusalMayNameAnIdThatWasNotAnnounced) {
+  const auto result = chat_with([](Peer& peer) {
+    peer.send(R"({"type":"error","response_id":"r7","error":{"message":"too long"}})");
+  });
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err, HasSubstr("too long"));
+}
+
+TEST(Chat, AnErrorAboutTheAnswerBeforeDoesNotEndThisOne) {
+  const std::string late =
+      R"({"type":"error","response_id":"r1","error":{"message":"nothing to cancel"}})";
+  FakeServer server([&](Peer& peer) {
+    peer.read();
+    peer.send(kCreated);
+    peer.send(done("completed", 1, 1));
+    peer.read();
+    peer.send(late);
+    peer.send(R"({"type":"response.created","response_id":"r2"})");
+    peer.send(late);
+    peer.send(R"({"type":"response.content.delta","response_id":"r2","delta":"second"})");
+    peer.send(R"({"type":"response.done","response_id":"r2","status":"completed",)"
+              R"("usage":{"prompt_tokens":1,"completion_tokens":1}})");
+  });
+  const test::TempDirectory folder;
+  const auto result =
+      test::run_program(server.chat({"--file", folder.write("text", "document")}), "one\ntwo\n");
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.out, "\nsecond\n");
+}
+
 TEST(Chat, AddressesMayBeIPv6AndHaveAQuery) {
   std::string target, host;
   FakeServer server(
