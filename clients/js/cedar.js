@@ -11,8 +11,11 @@ const kProtocol = "cedar.v1";
 const kFinalCloseCodes = new Set([1002, 1003, 1007, 1009, 4000, 4001, 4003]);
 const kIdCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 
+// Node 18 has it in a module only.
+const webcrypto = globalThis.crypto ?? (await import("node:crypto")).webcrypto;
+
 function randomId(prefix) {
-  const bytes = globalThis.crypto.getRandomValues(new Uint8Array(20));
+  const bytes = webcrypto.getRandomValues(new Uint8Array(20));
   return prefix + Array.from(bytes, (b) => kIdCharacters[b % kIdCharacters.length]).join("");
 }
 

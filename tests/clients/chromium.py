@@ -14,7 +14,7 @@ import threading
 import time
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-DEADLINE_S = 60
+DEADLINE_S = 120
 
 
 def find():

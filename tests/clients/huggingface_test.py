@@ -30,7 +30,7 @@ class HuggingFaceTest(unittest.TestCase):
         cls.server.__enter__()
         cls.addClassCleanup(cls.server.__exit__, None)
         cls.options = {"base_url": cls.server.url + "/v1", "api_key": "none"}
-        cls.client = InferenceClient(**cls.options, timeout=60)
+        cls.client = InferenceClient(**cls.options, timeout=serve.DEADLINE_S)
 
     def chat(self, messages=MESSAGES, **fields):
         return self.client.chat_completion(messages, model="demo", **{"temperature": 0, **fields})

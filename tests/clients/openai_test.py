@@ -29,7 +29,7 @@ class OpenAiTest(unittest.TestCase):
         cls.server = serve.Server(sys.argv[1])
         cls.server.__enter__()
         cls.addClassCleanup(cls.server.__exit__, None)
-        cls.options = {"base_url": cls.server.url + "/v1", "api_key": "none", "max_retries": 0, "timeout": 60}
+        cls.options = {"base_url": cls.server.url + "/v1", "api_key": "none", "max_retries": 0, "timeout": serve.DEADLINE_S}
         cls.client = openai.OpenAI(**cls.options)
         cls.addClassCleanup(cls.client.close)
 
