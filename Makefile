@@ -80,9 +80,12 @@ fuzz: dev-packages ## libFuzzer on every reader of foreign bytes (FUZZ_SECONDS=6
 	@tools/run_fuzz.sh
 
 .PHONY: bench
-bench: build ## time kernels and the whole model on this machine
+bench: build ## time kernels, the whole model and transfers on this machine
 	@$(build)/bin/cedar bench kernels
 	@$(build)/bin/cedar bench engine
+ifneq ($(CLUSTER),OFF)
+	@$(build)/bin/cedar bench transport
+endif
 
 .PHONY: format
 format: dev-packages ## clang-format every source, or FILES="a.cpp b.h"

@@ -17,6 +17,9 @@ struct Entry {
 constexpr Entry kBenches[] = {
     {"kernels", "every operation, against the machine's ceilings", run_bench_kernels},
     {"engine", "prefill and decode of a whole model", run_bench_engine},
+#ifdef CEDAR_HAS_TRANSPORT
+    {"transport", "pulls between two processes, against ucx_perftest", run_bench_transport},
+#endif
 };
 
 void print_usage(std::FILE* out) {
