@@ -96,13 +96,20 @@ class NodeTransport final : public Transport, private LinkEvents {
   }
   void release(const NodeIdentity& owner, LeaseId lease) override {
     post([this, owner, lease] {
-      if (const auto peer = peers_.find(owner))
+      if (owner == options_.identity) {
+        book_.end(lease, LeaseEnd::released);
+      } else if (const auto peer = peers_.find(owner)) {
         link_->send(*peer, encode(Release{owner.generation, lease}), {});
+      }
     });
   }
   std::span<const std::byte> view(const RegionDescriptor& source, size_t range_idx) const override {
     if (range_idx >= source.ranges.size()) return {};
     const std::byte* base = link_->peek(source.key);
+    if (source.owner == options_.identity) {
+      const auto own = book_.find(source.region);
+      base = own ? own->memory.data : nullptr;
+    }
     if (base == nullptr) return {};
     return {base + source.ranges[range_idx].offset, source.ranges[range_idx].bytes};
   }

@@ -1,6 +1,7 @@
 #include "transport/puller.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/crc32c.h"
 
@@ -23,6 +24,10 @@ void Puller::start(TransferId transfer, PullRequest request, Completion callback
     finish(at, prepared);
     return;
   }
+  if (pull.request.source.owner == options_.identity) {
+    finish(at, copy_own(pull));
+    return;
+  }
   deadlines_.emplace(pull.request.deadline, transfer);
   windows_[pull.peer].waiting.push_back(transfer);
   pump(pull.peer);
@@ -40,7 +45,10 @@ Status Puller::prepare(Pull& pull) {
   if (source.kind != MemoryKind::host)
     return make_error(Errc::unsupported, "source is device memory");
   if (pull.request.deadline <= now_) return make_error(Errc::deadline_exceeded, "before the start");
-  CEDAR_TRY(pull.peer, peers_.find(source.owner));
+  const bool own = source.owner == options_.identity;
+  if (!own) {
+    CEDAR_TRY(pull.peer, peers_.find(source.owner));
+  }
   std::vector<Piece> pieces;
   pieces.reserve(target.size());
   for (size_t i = 0; i < target.size(); ++i) {
@@ -51,9 +59,24 @@ Status Puller::prepare(Pull& pull) {
     pull.targets.push_back(memory);
     pieces.push_back(Piece{range.offset, memory, range.bytes});
   }
+  if (own) return {};
   pull.native = link_.can_get(pull.peer, source.key);
   pull.parts = plan_parts(pieces, options_.part_bytes, options_.part_ranges);
   pull.states.assign(pull.parts.size(), PartState::waiting);
+  return {};
+}
+
+Status Puller::copy_own(const Pull& pull) {
+  const RegionDescriptor& source = pull.request.source;
+  CEDAR_TRY(const auto segments,
+            book_.start_reading(source.region, source.lease, source.ranges, now_));
+  // The target may be in the same region.
+  for (size_t i = 0; i < segments.size(); ++i)
+    std::memmove(pull.targets[i], segments[i].data, segments[i].bytes);
+  book_.finish_reading(source.region, source.lease);
+  CEDAR_CHECK_OK(verify(pull));
+  if (source.lease.value != 0 && pull.request.release_lease)
+    book_.end(source.lease, LeaseEnd::released);
   return {};
 }
 

@@ -67,6 +67,8 @@ class Puller {
   using Pulls = std::unordered_map<TransferId, Pull>;
 
   Status prepare(Pull& pull);
+  /// The source is this transport's own memory.
+  Status copy_own(const Pull& pull);
   void pump(PeerId peer);
   void request_part(TransferId transfer, Pull& pull, uint32_t part);
   void get_part(TransferId transfer, Pull& pull, uint32_t part);

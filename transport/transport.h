@@ -92,7 +92,7 @@ class Transport {
   // Consumer.
 
   /// Fetches every range. The callback comes exactly once, on success or by deadline + cancel_grace_ms, and nothing
-  /// writes to the target after it. A peer must be connected. Errors here: overloaded, cancelled after shutdown(). In the
+  /// writes to the target after it. The owner must be connected, or be this transport itself. Errors here: overloaded, cancelled after shutdown(). In the
   /// callback: invalid_argument, not_found, unavailable, stale_generation, deadline_exceeded, cancelled, overloaded,
   /// checksum_mismatch.
   virtual Result<TransferId> pull(PullRequest request, Completion callback) = 0;

@@ -186,6 +186,26 @@ TEST_P(Pull, WhatWasNotOfferedIsRefused) {
   expect_good(pull(request(source)).wait());
 }
 
+TEST_P(Pull, FromItself) {
+  open();
+  OfferRequest offered;
+  offered.region = target_.id;
+  offered.ranges = {{0, 4000, {}}, {5000, 1000, {}}};
+  offered.checksums = true;
+  offered.lease_deadline = in(seconds(60));
+  fill_random(target_.memory.data, 6000, 4);
+  std::promise<LeaseEnd> ended;
+  const auto source =
+      consumer().offer(offered, [&](LeaseId, LeaseEnd how) { ended.set_value(how); });
+  ASSERT_TRUE(source.has_value()) << source.error().message();
+  EXPECT_EQ(consumer().view(*source, 1).data(), target_.memory.data + 5000);
+  expect_good(pull(request(*source, 10'000)).wait());
+  EXPECT_EQ(std::memcmp(target_.memory.data + 10'000, target_.memory.data, 4000), 0);
+  EXPECT_EQ(std::memcmp(target_.memory.data + 14'000, target_.memory.data + 5000, 1000), 0);
+  EXPECT_EQ(ended.get_future().get(), LeaseEnd::released);
+  expect_error(pull(request(*source, 10'000)).wait(), Errc::not_found);
+}
+
 TEST_P(Pull, ViewWhereOwnerAndConsumerShareMemory) {
   open();
   const auto source = offer({{100, 5000, {}}});
