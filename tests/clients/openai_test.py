@@ -162,6 +162,28 @@ class OpenAiTest(unittest.TestCase):
                  {"role": "tool", "tool_call_id": "call_1", "content": "sunny"}]
         self.assertEqual(self.chat(turns, tools=[WEATHER], max_tokens=4).choices[0].index, 0)
 
+    def test_tools_the_model_must_use(self):
+        # A model that was never shown a tool needs an end that the schema gives it.
+        city = {"type": "string", "enum": ["Paris", "Rome"]}
+        tool = {"type": "function", "function": {**WEATHER["function"], "strict": True, "parameters": {
+            "type": "object", "properties": {"city": city}, "required": ["city"], "additionalProperties": False}}}
+        must = {"tools": [tool], "tool_choice": {"type": "function", "function": {"name": "get_weather"}},
+                "parallel_tool_calls": False, "max_tokens": 200}
+        choice = self.chat(HELLO, **must).choices[0]
+        self.assertEqual(choice.finish_reason, "tool_calls")
+        call = choice.message.tool_calls[0]
+        self.assertEqual((call.type, call.function.name), ("function", "get_weather"))
+        self.assertIn(json.loads(call.function.arguments)["city"], city["enum"])
+        streamed = {}
+        for chunk in self.chat(HELLO, stream=True, **must):
+            for piece in chunk.choices[0].delta.tool_calls or []:
+                if piece.index not in streamed:
+                    self.assertTrue(piece.id)
+                    streamed[piece.index] = [piece.function.name, ""]
+                streamed[piece.index][1] += piece.function.arguments or ""
+        self.assertEqual(list(streamed.values()),
+                         [[c.function.name, c.function.arguments] for c in choice.message.tool_calls])
+
     # --- completions ---
 
     def test_completions(self):
