@@ -306,5 +306,28 @@ TEST(Schema, NestingHasABoundAndCanAlwaysEnd) {
   EXPECT_TRUE(state.complete());
 }
 
+// Every level begins with something that needs levels of its own, so the bound must be seen before it begins.
+TEST(Schema, GoingDeeperIsOnlyAllowedWhereTheEndStaysInReach) {
+  const std::string head = repeated(R"({"type":"array","minItems":1,"items":)", 6) +
+                           R"({"type":"integer"})" + repeated("}", 6);
+  TestVocabulary& vocabulary = TestVocabulary::demo();
+  OutputState state = vocabulary.start(schema_rules(
+      R"({"type":"object","properties":{"head":)" + head +
+          R"(,"next":{"anyOf":[{"$ref":"#"},{"type":"null"}]}},"required":["head","next"]})",
+      true));
+  const std::string level = R"({"head":[[[[[[1]]]]]],"next":)";
+  int levels = 0;
+  for (bool deeper = true; deeper; ++levels) {
+    for (size_t i = 0; deeper && i < level.size(); ++i) {
+      ASSERT_TRUE(state.mask()) << "level " << levels << " byte " << i;
+      deeper = state.accept(vocabulary.by_bytes.find(level.substr(i, 1))->second);
+      ASSERT_TRUE(deeper || i == 0) << "level " << levels << " byte " << i;
+    }
+  }
+  EXPECT_GT(levels, 10);
+  EXPECT_TRUE(takes(state, vocabulary.tokenizer->encode(
+                               "null" + repeated("}", static_cast<size_t>(levels) - 1), false)));
+}
+
 }  // namespace
 }  // namespace cedar::engine::structured
