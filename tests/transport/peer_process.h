@@ -112,6 +112,12 @@ class PeerProcess {
   const transport::RegionDescriptor& descriptor() const { return descriptor_; }
 
   void signal(int number) const { ::kill(pid_, number); }
+  /// Returns when it has stopped: the signal alone lets it run on for a moment.
+  void stop() const {
+    signal(SIGSTOP);
+    int status = 0;
+    ::waitpid(pid_, &status, WUNTRACED);
+  }
   void end(int number) {
     signal(number);
     ::waitpid(pid_, nullptr, 0);

@@ -128,7 +128,7 @@ TEST_P(PeerProcessTest, StoppedInTheMiddle) {
   open_consumer([](TransportOptions& o) { o.ping_timeout_ms = 20'000; });
   PeerProcess peer(arguments());
   connect(peer);
-  peer.signal(SIGSTOP);
+  peer.stop();
   const TimePoint deadline = in(milliseconds(700));
   std::vector<Outcome> outcomes;
   for (const uint64_t bytes : {4096ull, 1ull << 20, 64ull << 20})
@@ -158,7 +158,7 @@ TEST_P(PeerProcessTest, StoppedWhileBytesMove) {
     std::vector<Outcome> outcomes;
     for (int i = 0; i < 4; ++i) outcomes.push_back(pull(peer, kBytes, deadline));
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 8'000));
-    peer.signal(SIGSTOP);
+    peer.stop();
     for (const Outcome& outcome : outcomes) {
       const Status status = outcome.wait(seconds(30));
       EXPECT_LT(outcome.when() - deadline, seconds(10));
@@ -181,7 +181,7 @@ TEST_P(PeerProcessTest, StoppedPeerIsLostByItsSilence) {
   });
   PeerProcess peer(arguments());
   connect(peer);
-  peer.signal(SIGSTOP);
+  peer.stop();
   const TimePoint stopped = Clock::now();
   const Outcome outcome = pull(peer, kBytes, in(seconds(60)));
   const Status status = outcome.wait(seconds(70));
