@@ -155,6 +155,7 @@ gateway::GatewayOptions gateway_options(const config::ServeConfig& c) {
   http.max_connections = c.http.max_connections;
   http.max_header_bytes = c.http.max_header_bytes;
   http.max_body_bytes = c.http.max_body_bytes;
+  http.max_bodies_bytes = c.http.max_bodies_bytes;
   http.header_timeout = Milliseconds(c.http.header_timeout_ms);
   http.body_timeout = Milliseconds(c.http.body_timeout_ms);
   http.idle_timeout = Milliseconds(c.http.idle_timeout_ms);

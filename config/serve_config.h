@@ -43,7 +43,8 @@ struct HttpSettings {
   int64_t compute_threads = 1;  // for JSON and tokenisation
   int64_t max_connections = 4096;
   int64_t max_header_bytes = 16384;
-  int64_t max_body_bytes = 64 << 20;
+  int64_t max_body_bytes = 8 << 20;
+  int64_t max_bodies_bytes = 64 << 20;
   int64_t header_timeout_ms = 10000;
   int64_t body_timeout_ms = 60000;
   int64_t idle_timeout_ms = 75000;

@@ -53,6 +53,8 @@ void visit_settings(Config& c, Visitor& v) {
   v.integer("max_connections", c.http.max_connections, 1, 1000000, "more are closed at once");
   v.integer("max_header_bytes", c.http.max_header_bytes, 256, 1 << 20, "header of a request");
   v.integer("max_body_bytes", c.http.max_body_bytes, 1024, kMany, "body of a request or a message");
+  v.integer("max_bodies_bytes", c.http.max_bodies_bytes, 1024, int64_t{1} << 40,
+            "bodies being read or parsed, over all connections; at least one fits");
   v.integer("header_timeout_ms", c.http.header_timeout_ms, 1, kHourMs, "for a request's header");
   v.integer("body_timeout_ms", c.http.body_timeout_ms, 1, kHourMs, "for a request's body");
   v.integer("idle_timeout_ms", c.http.idle_timeout_ms, 1, kHourMs, "between requests");

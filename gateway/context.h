@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "actors/client.h"
+#include "gateway/body_budget.h"
 #include "gateway/connection_set.h"
 #include "gateway/model_card.h"
 #include "gateway/options.h"
@@ -30,6 +31,7 @@ struct GatewayContext {
   std::atomic<bool> stopping{false};
   std::atomic<std::chrono::milliseconds> stop_grace{};  // for running answers, once stopping
   ConnectionSet connections;
+  BodyBudget bodies;
   std::unique_ptr<StreamRegistry> streams;
   std::unique_ptr<DetachedAnswers> detached;
   // Last, so that what their queues hold is destroyed while the rest still lives.

@@ -13,6 +13,7 @@ enum class CloseCode : uint16_t {
   going_away = 1001,
   unsupported_data = 1003,
   internal = 1011,
+  try_again = 1013,
   malformed = 4000,
   ping_timeout = 4004,
   slow_reader = 4008,

@@ -2,6 +2,7 @@
 
 #include <boost/asio/executor_work_guard.hpp>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -28,6 +29,8 @@ GatewayContext::GatewayContext(GatewayOptions o, ModelCard c, actors::Client& cl
       card(std::move(c)),
       client(cl),
       metrics(m),
+      bodies(std::max(options.http.max_bodies_bytes,
+                      std::max(options.http.max_body_bytes, options.stream.max_message_bytes))),
       streams(std::make_unique<StreamRegistry>(kMaxFinishedBytes)),
       detached(std::make_unique<DetachedAnswers>(options.stream.max_detached)),
       io(options.http.io_threads),

@@ -33,7 +33,8 @@ HttpSession::HttpSession(GatewayContext& context, asio::ip::tcp::socket socket)
       read_timer_(socket_.get_executor()),
       write_timer_(socket_.get_executor()),
       reader_(static_cast<size_t>(context.options.http.max_header_bytes),
-              static_cast<size_t>(context.options.http.max_body_bytes)) {
+              static_cast<size_t>(context.options.http.max_body_bytes)),
+      body_lease_(context.bodies) {
   context_.metrics.connection_opened();
 }
 
@@ -66,6 +67,7 @@ void HttpSession::next_request() {
   route_ = {};
   request_id_.clear();
   head_only_ = false;
+  body_lease_.release();
   reader_.begin();
   arm_reading(context_.options.http.idle_timeout);
   advance();
@@ -108,7 +110,11 @@ void HttpSession::advance() {
       state_ = State::reading;
       arm_reading(context_.options.http.header_timeout);
     }
-    switch (reader_.advance()) {
+    const RequestReader::Step step = reader_.advance();
+    if (!body_lease_.grow_to(static_cast<int64_t>(reader_.body_bytes()))) {
+      return refuse(http_error(503, "too many request bodies are being read; try again"));
+    }
+    switch (step) {
       case RequestReader::Step::more: return client_eof_ ? close() : read_more();
       case RequestReader::Step::header: on_header(); break;
       case RequestReader::Step::broken: return refuse_broken();
@@ -136,22 +142,27 @@ void HttpSession::on_header() {
   arm_reading(context_.options.http.body_timeout);
 }
 
-/// The rest of the connection cannot be understood: answer, then close.
 void HttpSession::refuse_broken() {
-  keep_alive_ = false;
-  head_only_ = false;
   const ErrorCode error = reader_.error();
+  const HttpOptions& options = context_.options.http;
+  head_only_ = false;
   if (error == http::error::header_limit) {
-    respond(error_response(
-        http_error(431, "the header is longer than " +
-                            std::to_string(context_.options.http.max_header_bytes) + " bytes")));
+    refuse(http_error(
+        431, "the header is longer than " + std::to_string(options.max_header_bytes) + " bytes"));
   } else if (error == http::error::body_limit) {
-    respond(error_response(
-        http_error(413, "the body is longer than " +
-                            std::to_string(context_.options.http.max_body_bytes) + " bytes")));
+    refuse(http_error(
+        413, "the body is longer than " + std::to_string(options.max_body_bytes) + " bytes"));
   } else {
-    respond(error_response(http_error(400, "not a valid HTTP request: " + error.message())));
+    refuse(http_error(400, "not a valid HTTP request: " + error.message()));
   }
+}
+
+/// The rest of the connection is not understood: answer, then close.
+void HttpSession::refuse(const ApiError& error) {
+  keep_alive_ = false;
+  reader_.begin();  // lets go of the body
+  body_lease_.release();
+  respond(error_response(error));
   read_more();
 }
 
@@ -165,10 +176,12 @@ void HttpSession::handle_request() {
     case Endpoint::stream: return upgrade();
     case Endpoint::tokenize:
     case Endpoint::detokenize:
-      asio::post(context_.compute, [self = shared_from_this(),
-                                    body = std::move(reader_.request().body())] {
+      asio::post(context_.compute, [self = shared_from_this(), lease = std::move(body_lease_),
+                                    body = std::move(reader_.request().body())]() mutable {
         const auto work = self->route_.endpoint == Endpoint::tokenize ? tokenize : detokenize;
-        asio::post(self->executor(), [self, response = work(body, self->context_.card)]() mutable {
+        auto result = work(body, self->context_.card);
+        lease.release();  // before the client has the answer and sends more
+        asio::post(self->executor(), [self, response = std::move(result)]() mutable {
           self->respond(std::move(response));
         });
       });
@@ -184,13 +197,14 @@ void HttpSession::handle_request() {
 void HttpSession::handle_generate(ApiKind kind) {
   if (client_eof_) return client_gone();
   generating_ = true;
-  asio::post(context_.compute,
-             [self = shared_from_this(), kind, body = std::move(reader_.request().body())] {
-               auto prepared = read_generate_request(kind, body, self->context_.card);
-               asio::post(self->executor(), [self, prepared = std::move(prepared)]() mutable {
-                 self->start_generation(std::move(prepared));
-               });
-             });
+  asio::post(context_.compute, [self = shared_from_this(), kind, lease = std::move(body_lease_),
+                                body = std::move(reader_.request().body())]() mutable {
+    auto prepared = read_generate_request(kind, body, self->context_.card);
+    lease.release();
+    asio::post(self->executor(), [self, prepared = std::move(prepared)]() mutable {
+      self->start_generation(std::move(prepared));
+    });
+  });
 }
 
 void HttpSession::start_generation(Result<PreparedRequest> prepared) {
@@ -351,6 +365,7 @@ void HttpSession::close() {
   socket_.close(ignored);
   read_timer_.cancel();
   write_timer_.cancel();
+  body_lease_.release();
   generation_.reset();
 }
 
@@ -374,10 +389,13 @@ void HttpSession::on_reading_timeout() {
 }
 
 void HttpSession::arm_writing() {
+  const int socket = socket_.native_handle();
+  write_progress_.begin(socket);
   write_timer_.expires_after(context_.options.http.write_timeout);
-  write_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
+  write_timer_.async_wait([self = shared_from_this(), socket](ErrorCode error) {
     if (error || !self->writing_ || self->state_ == State::closed) return;
     if (self->write_timer_.expiry() > asio::steady_timer::clock_type::now()) return;
+    if (self->write_progress_.made(socket)) return self->arm_writing();
     self->context_.metrics.count_slow_reader();
     self->client_gone();
   });

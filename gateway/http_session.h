@@ -19,6 +19,7 @@
 #include "gateway/http_writer.h"
 #include "gateway/request_reader.h"
 #include "gateway/routes.h"
+#include "gateway/write_progress.h"
 
 namespace cedar::gateway {
 
@@ -53,6 +54,7 @@ class HttpSession final : public HttpWriter,
   void advance();
   void on_header();
   void refuse_broken();
+  void refuse(const ApiError& error);
   void handle_request();
   void handle_generate(ApiKind kind);
   void start_generation(Result<PreparedRequest> prepared);
@@ -77,10 +79,12 @@ class HttpSession final : public HttpWriter,
   GatewayContext& context_;
   boost::asio::ip::tcp::socket socket_;
   boost::asio::steady_timer read_timer_;   // idle, header, body, or the pause on a silent stream
-  boost::asio::steady_timer write_timer_;  // one write
+  boost::asio::steady_timer write_timer_;  // a write without progress
+  WriteProgress write_progress_;
   // The only memory that a pending read writes to. The parser's buffer moves its bytes as it likes.
   std::array<char, 16384> incoming_;
   RequestReader reader_;
+  BodyLease body_lease_;
   std::shared_ptr<Generation> generation_;
   Route route_;
   std::string request_id_;

@@ -14,7 +14,9 @@ struct HttpOptions {
   int compute_threads = 1;
   int64_t max_connections = 4096;
   int64_t max_header_bytes = 16384;
-  int64_t max_body_bytes = 64 << 20;
+  int64_t max_body_bytes = 8 << 20;
+  int64_t max_bodies_bytes =
+      64 << 20;  // being read or parsed, with WebSocket messages; at least one fits
   std::chrono::milliseconds header_timeout{10000};
   std::chrono::milliseconds body_timeout{60000};
   std::chrono::milliseconds idle_timeout{75000};
@@ -25,7 +27,7 @@ struct HttpOptions {
 };
 
 struct StreamOptions {
-  int64_t max_message_bytes = 64 << 20;
+  int64_t max_message_bytes = 8 << 20;
   int64_t max_in_flight = 32;
   int64_t merge_unsent_bytes = 256 << 10;
   int64_t max_unsent_bytes = 4 << 20;

@@ -33,6 +33,8 @@ class RequestReader {
 
   /// REQUIRES: advance() has returned Step::header.
   Request& request() { return parser_->get(); }
+  /// What of the body is here. The same requirement.
+  size_t body_bytes() const { return header_reported_ ? parser_->get().body().size() : 0; }
   ErrorCode error() const { return error_; }
   /// Bytes that no request has taken yet.
   size_t bytes_ahead() const { return buffer_.size(); }

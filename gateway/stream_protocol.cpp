@@ -60,14 +60,15 @@ std::string StreamProtocol::session_created() const {
          std::to_string(options.replay_max_bytes) + R"(},"models":[)" + models + "]}";
 }
 
-void StreamProtocol::on_message(Result<Json> parsed) {
+void StreamProtocol::on_message(Result<Json> parsed, std::shared_ptr<BodyLease> held) {
   if (closed_) return;  // its parsing took longer than the connection
   if (!parsed) return malformed(parsed.error().context, {});
-  const Json& message = *parsed;
+  Json& message = *parsed;
   std::string event_id = text_of(message, "event_id");
   if (event_id.size() > kMaxEventIdBytes) event_id.clear();
   const std::string type = text_of(message, "type");
-  if (type == "response.create") return create(message, event_id);
+  if (type == "response.create") return create(message, event_id, std::move(held));
+  held.reset();
   if (type == "response.cancel") return cancel(message, event_id);
   if (type == "response.resume") return resume(message, event_id);
   if (type == "response.ack") return acknowledge(message, event_id);
@@ -96,7 +97,8 @@ void StreamProtocol::malformed(const std::string& problem, const std::string& ev
 
 // --- response.create -------------------------------------------------------------------------------------
 
-void StreamProtocol::create(const Json& message, const std::string& event_id) {
+void StreamProtocol::create(Json& message, const std::string& event_id,
+                            std::shared_ptr<BodyLease> held) {
   FieldReader fields(message);
   StreamResponseSetup setup;
   setup.client_event_id = event_id;
@@ -137,14 +139,14 @@ void StreamProtocol::create(const Json& message, const std::string& event_id) {
                                event_id, id_field(given_id)));
   }
   preparing_[setup.response_id] = setup.request_digest;
-  boost::asio::post(
-      context_.compute, [self = shared_from_this(), setup, body = *request]() mutable {
-        auto prepared = read_generate_json(ApiKind::chat, std::move(body), self->context_.card);
-        boost::asio::post(self->executor_, [self, setup = std::move(setup),
-                                            prepared = std::move(prepared)]() mutable {
-          self->created(std::move(setup), std::move(prepared));
-        });
-      });
+  boost::asio::post(context_.compute, [self = shared_from_this(), setup, held = std::move(held),
+                                       body = std::move(message["request"])]() mutable {
+    auto prepared = read_generate_json(ApiKind::chat, std::move(body), self->context_.card);
+    boost::asio::post(self->executor_,
+                      [self, setup = std::move(setup), prepared = std::move(prepared)]() mutable {
+                        self->created(std::move(setup), std::move(prepared));
+                      });
+  });
 }
 
 void StreamProtocol::created(StreamResponseSetup setup, Result<PreparedRequest> prepared) {
@@ -229,7 +231,8 @@ void StreamProtocol::acknowledge(const Json& message, const std::string& event_i
 // --- the connection --------------------------------------------------------------------------------------
 
 void StreamProtocol::on_writable() {
-  for (const auto& [id, response] : attached_) {
+  // A copy: what a response sends may be the byte too much that closes the connection, here and now.
+  for (const auto& [id, response] : std::unordered_map(attached_)) {
     response->post([](StreamResponse& r) { r.on_writable(); });
   }
 }
@@ -252,7 +255,7 @@ void StreamProtocol::stop_soon(std::chrono::milliseconds grace) {
 }
 
 void StreamProtocol::cancel_all() {
-  for (const auto& [id, response] : attached_) {
+  for (const auto& [id, response] : std::unordered_map(attached_)) {
     response->post([](StreamResponse& r) { r.cancel(); });
   }
 }

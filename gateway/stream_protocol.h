@@ -30,7 +30,8 @@ class StreamProtocol : public std::enable_shared_from_this<StreamProtocol> {
   /// The first event of a connection.
   std::string session_created() const;
   /// The parsed text of one message, or why it could not be parsed.
-  void on_message(Result<Json> message);
+  /// `held` is kept until the message has been dealt with; may be null.
+  void on_message(Result<Json> message, std::shared_ptr<BodyLease> held);
   void on_writable();
   void response_left(const std::string& response_id);
   /// The connection ended; `client_closed`: with a close frame.
@@ -43,7 +44,7 @@ class StreamProtocol : public std::enable_shared_from_this<StreamProtocol> {
   size_t in_flight() const { return attached_.size() + preparing_.size(); }
 
  private:
-  void create(const Json& message, const std::string& event_id);
+  void create(Json& message, const std::string& event_id, std::shared_ptr<BodyLease> held);
   void created(StreamResponseSetup setup, Result<PreparedRequest> prepared);
   void cancel(const Json& message, const std::string& event_id);
   void resume(const Json& message, const std::string& event_id);

@@ -22,6 +22,7 @@ constexpr const char* kProtocol = "cedar.v1";
 constexpr size_t kInlineParseBytes = 16384;  // longer messages are parsed on a compute thread
 constexpr std::chrono::seconds kHandshakeTime{10};
 constexpr std::chrono::seconds kCloseTime{2};
+constexpr size_t kReadBytes = 65536;
 constexpr int kMissedPongs = 2;
 
 }  // namespace
@@ -49,6 +50,7 @@ WebSocketSession::WebSocketSession(GatewayContext& context, asio::ip::tcp::socke
                                    std::string_view ahead)
     : context_(context),
       ws_(std::move(socket), ahead),
+      lease_(context.bodies),
       tick_timer_(ws_.get_executor()),
       write_timer_(ws_.get_executor()) {
   context_.metrics.connection_opened();
@@ -98,8 +100,9 @@ void WebSocketSession::on_accepted(ErrorCode error) {
 // --- reading ---------------------------------------------------------------------------------------------
 
 void WebSocketSession::read() {
-  ws_.async_read(buffer_,
-                 [self = shared_from_this()](ErrorCode error, size_t) { self->on_read(error); });
+  ws_.async_read_some(buffer_, kReadBytes, [self = shared_from_this()](ErrorCode error, size_t) {
+    self->on_read(error);
+  });
 }
 
 void WebSocketSession::on_read(ErrorCode error) {
@@ -114,25 +117,42 @@ void WebSocketSession::on_read(ErrorCode error) {
     close(CloseCode::unsupported_data, "text frames only");
     return read();
   }
+  if (!lease_.grow_to(static_cast<int64_t>(buffer_.size()))) return refuse_message();
+  if (!ws_.is_message_done()) return read();
   std::string text = beast::buffers_to_string(buffer_.data());
   buffer_.consume(buffer_.size());
-  on_message(std::move(text));
+  if (buffer_.capacity() > kReadBytes) buffer_.shrink_to_fit();
+  on_message(std::move(text), std::exchange(lease_, BodyLease(context_.bodies)));
+}
+
+void WebSocketSession::refuse_message() {
+  push(error_event(http_error(503, "too many messages are being read; try again"), {}));
+  close(CloseCode::try_again, "too many messages are being read");
+  buffer_.consume(buffer_.size());
+  buffer_.shrink_to_fit();
+  lease_.release();
+  read();
 }
 
 /// The next message is read when this one has been understood: that keeps their order.
-void WebSocketSession::on_message(std::string text) {
+void WebSocketSession::on_message(std::string text, BodyLease lease) {
   if (text.size() <= kInlineParseBytes) {
-    protocol_->on_message(read_body(text));
+    lease.release();
+    protocol_->on_message(read_body(text), nullptr);
     return read();
   }
-  asio::post(context_.compute, [self = shared_from_this(), text = std::move(text)] {
-    auto parsed = read_body(text);
-    asio::post(self->executor(), [self, parsed = std::move(parsed)]() mutable {
-      if (self->dropped_) return;
-      self->protocol_->on_message(std::move(parsed));
-      self->read();
-    });
-  });
+  auto held = std::make_shared<BodyLease>(std::move(lease));
+  asio::post(context_.compute,
+             [self = shared_from_this(), held = std::move(held), text = std::move(text)]() mutable {
+               auto parsed = read_body(text);
+               text = {};
+               asio::post(self->executor(),
+                          [self, held = std::move(held), parsed = std::move(parsed)]() mutable {
+                            if (self->dropped_) return;
+                            self->protocol_->on_message(std::move(parsed), std::move(held));
+                            self->read();
+                          });
+             });
 }
 
 // --- writing ---------------------------------------------------------------------------------------------
@@ -160,16 +180,24 @@ void WebSocketSession::write_next() {
   if (closing_) return begin_close();
   if (outbox_.empty()) return;
   writing_ = true;
-  write_timer_.expires_after(context_.options.stream.write_timeout);
-  write_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
-    if (error || self->write_timer_.expiry() > asio::steady_timer::clock_type::now()) return;
-    self->context_.metrics.count_slow_reader();
-    self->drop(false);
-  });
+  arm_writing();
   ws_.async_write(asio::buffer(outbox_.front()),
                   [self = shared_from_this()](ErrorCode error, size_t bytes) {
                     self->on_written(error, bytes);
                   });
+}
+
+void WebSocketSession::arm_writing() {
+  const int socket = ws_.next_layer().next_layer().native_handle();
+  write_progress_.begin(socket);
+  write_timer_.expires_after(context_.options.stream.write_timeout);
+  write_timer_.async_wait([self = shared_from_this(), socket](ErrorCode error) {
+    if (error || self->dropped_) return;
+    if (self->write_timer_.expiry() > asio::steady_timer::clock_type::now()) return;
+    if (self->write_progress_.made(socket)) return self->arm_writing();
+    self->context_.metrics.count_slow_reader();
+    self->drop(false);
+  });
 }
 
 void WebSocketSession::on_written(ErrorCode error, size_t) {

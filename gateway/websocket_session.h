@@ -20,6 +20,7 @@
 #include "gateway/frame_target.h"
 #include "gateway/handed_over_socket.h"
 #include "gateway/stream_protocol.h"
+#include "gateway/write_progress.h"
 
 namespace cedar::gateway {
 
@@ -55,9 +56,11 @@ class WebSocketSession final : public FrameTarget,
   void on_accepted(ErrorCode error);
   void read();
   void on_read(ErrorCode error);
-  void on_message(std::string text);
+  void on_message(std::string text, BodyLease lease);
+  void refuse_message();
   void push(std::string frame);
   void write_next();
+  void arm_writing();
   void on_written(ErrorCode error, size_t bytes);
   void begin_close();
   void on_close_frame();
@@ -71,9 +74,11 @@ class WebSocketSession final : public FrameTarget,
 
   GatewayContext& context_;
   boost::beast::websocket::stream<HandedOverSocket> ws_;
-  boost::beast::flat_buffer buffer_;
+  boost::beast::flat_buffer buffer_;  // the message so far
+  BodyLease lease_;                   // its share of what may be read at once
   boost::asio::steady_timer tick_timer_;
-  boost::asio::steady_timer write_timer_;  // one write, or the closing handshake
+  boost::asio::steady_timer write_timer_;  // a write without progress, or the closing handshake
+  WriteProgress write_progress_;
   std::shared_ptr<StreamProtocol> protocol_;
   UpgradeRequest request_;
   std::deque<std::string> outbox_;  // the first is being written while writing_

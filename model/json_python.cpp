@@ -73,6 +73,10 @@ class Builder final : public nlohmann::json_sax<ordered_json> {
   }
 
   bool add(ordered_json value) {
+    if (++values_ > kMaxJsonValues) {
+      problem_ = "more than " + std::to_string(kMaxJsonValues) + " values";
+      return false;
+    }
     if (levels_.empty()) {
       root_ = std::move(value);
       return true;
@@ -94,6 +98,7 @@ class Builder final : public nlohmann::json_sax<ordered_json> {
     return true;
   }
 
+  size_t values_ = 0;
   ordered_json root_;
   std::vector<Level> levels_;
   std::string problem_;

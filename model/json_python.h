@@ -2,6 +2,7 @@
 // JSON as Python's json module reads and writes it, because prompts were written that way when the
 // model was trained (spec/chat.md 2.7): json.dumps(value, ensure_ascii=False).
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -13,13 +14,17 @@ namespace cedar::model {
 
 /// Deeper documents are refused: readers and writers are recursive.
 constexpr int kMaxJsonDepth = 128;
+/// So are documents of more values, list entries and members counted one by one: a short text can name values
+/// that take fifty times its bytes. Room for a prompt of a million token ids.
+constexpr size_t kMaxJsonValues = 1'500'000;
 
 /// Keeps what a prompt can show: the order of keys (a repeated key keeps its first place and takes
 /// its last value) and integers of any size. An integer that fits no 64-bit type becomes a `binary`
 /// value that holds its digits; write_python_json knows it, and a check for a number refuses it.
 /// Time is linear in the text also for objects of very many keys, which the plain parser of
 /// ordered_json is not.
-/// Errors: invalid_argument (not JSON, ill-formed UTF-8, a number beyond double's range, too deep).
+/// Errors: invalid_argument (not JSON, ill-formed UTF-8, a number beyond double's range, too
+/// deep, too many values); the message names the byte or the limit, never the text.
 Result<nlohmann::ordered_json> read_python_json(std::string_view text);
 
 /// ", " and ": " as separators, non-ASCII text as it is, floats as repr() writes them.

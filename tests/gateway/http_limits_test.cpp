@@ -1,0 +1,119 @@
+// How much clients may ask of the server at once, and how slowly they may read.
+
+#include <thread>
+
+#include "tests/gateway/server_fixture.h"
+
+namespace cedar::gateway {
+namespace {
+
+using test::eventually;
+using testing::HasSubstr;
+using namespace std::chrono_literals;
+
+class LimitsTest : public ServerTest {
+ protected:
+  static std::string tokenize_body(size_t bytes) {
+    return Json{{"prompt", std::string(bytes, 'w')}}.dump();
+  }
+  std::string slow_readers() {
+    const std::string text = test::get(port(), "/metrics")->body;
+    const size_t at = text.find("\ncedar_gateway_slow_readers_total ") + 1;
+    return text.substr(at, text.find('\n', at) - at);
+  }
+};
+
+TEST_F(LimitsTest, BodiesOfAllConnectionsTogetherAreBounded) {
+  options_.http.max_body_bytes = 100000;
+  options_.http.max_bodies_bytes = 150000;
+  options_.stream.max_message_bytes = 100000;
+  start();
+  const std::string request = test::post_text("/tokenize", tokenize_body(90000));
+  auto first = std::make_unique<test::Socket>(port());
+  first->send(std::string_view(request).substr(0, 85000));
+  // Every answer takes the server past all sockets that have bytes.
+  for (int i = 0; i < 20; ++i) ASSERT_EQ(test::get(port(), "/health")->status, 200);
+  const auto refused = post("/tokenize", tokenize_body(90000));
+  ASSERT_EQ(refused->status, 503);
+  EXPECT_EQ(refused->headers.at("retry-after"), "1");
+  EXPECT_EQ(Json::parse(refused->body)["error"]["type"], "overloaded_error");
+  EXPECT_EQ(post("/tokenize", tokenize_body(10))->status, 200);  // small ones pass
+  // A message is a body, too.
+  {
+    test::WebSocket socket(port());
+    ASSERT_THAT(*socket.read(), HasSubstr("session.created"));
+    socket.send(R"({"type":"ping","nonce":"n-1","padding":")" + std::string(90000, 'x') + R"("})");
+    EXPECT_THAT(*socket.read(), HasSubstr("overloaded_error"));
+    EXPECT_FALSE(socket.read());
+    EXPECT_EQ(socket.close_code(), 1013);
+  }
+  first->send(std::string_view(request).substr(85000));
+  EXPECT_EQ(test::read_reply(*first)->status, 200);
+  // What was read is given back, also by clients that left.
+  first = std::make_unique<test::Socket>(port());
+  first->send(std::string_view(request).substr(0, 85000));
+  first.reset();
+  EXPECT_TRUE(eventually([&] { return gateway_->connections() == 0; }));
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(post("/tokenize", tokenize_body(90000))->status, 200);
+    test::WebSocket socket(port());
+    ASSERT_THAT(*socket.read(), HasSubstr("session.created"));
+    socket.send(R"({"type":"ping","nonce":"n-1","padding":")" + std::string(90000, 'x') + R"("})");
+    EXPECT_THAT(*socket.read(), HasSubstr("pong"));
+    socket.socket().reset();
+  }
+}
+
+// A short text may stand for very many values.
+TEST_F(LimitsTest, ValuesAndDepthOfABodyAreBounded) {
+  options_.http.max_body_bytes = 8 << 20;
+  start();
+  std::string many = R"({"prompt":[)";
+  for (int i = 0; i < 1500001; ++i) many += "1,";
+  many.back() = ']';
+  const auto values = post("/v1/completions", many + "}");
+  EXPECT_EQ(values->status, 400);
+  EXPECT_THAT(values->body, HasSubstr("more than 1500000 values"));
+  const auto depth = chat(R"({"messages":)" + std::string(200, '[') + std::string(200, ']') + "}");
+  EXPECT_EQ(depth->status, 400);
+  EXPECT_THAT(depth->body, HasSubstr("nested deeper than 128"));
+}
+
+TEST_F(LimitsTest, ComplaintsAboutJsonAreOurOwnWords) {
+  start();
+  const auto message = [&](std::string_view body) {
+    return Json::parse(chat(body)->body)["error"]["message"].get<std::string>();
+  };
+  for (const char* body : {R"({"a" 1})", R"({"a":)", R"({"a":1e999})", "{\"a\":\"\xff\"}", "x"}) {
+    EXPECT_THAT(message(body), testing::StartsWith("not valid JSON: "));
+    EXPECT_THAT(message(body), testing::Not(HasSubstr("json.exception")));
+  }
+  EXPECT_THAT(message(R"({"a" 1})"), HasSubstr("6"));  // the byte
+}
+
+TEST_F(LimitsTest, ASlowReaderIsServedAsLongAsItReads) {
+  options_.http.write_timeout = 300ms;
+  start();
+  test::Socket slow(port(), 4096);
+  slow.send(test::post_text("/tokenize", Json{{"prompt", std::string(500000, '~')}}.dump()));
+  const auto head = test::read_head(slow);
+  ASSERT_TRUE(head);
+  for (int i = 0; i < 20; ++i) {
+    std::this_thread::sleep_for(60ms);
+    ASSERT_TRUE(slow.read_more());
+  }
+  EXPECT_TRUE(slow.take(std::stoul(head->headers.at("content-length"))));
+  EXPECT_EQ(slow_readers(), "cedar_gateway_slow_readers_total 0");
+}
+
+TEST_F(LimitsTest, AReaderThatTakesNothingIsDropped) {
+  options_.http.write_timeout = 100ms;
+  start();
+  test::Socket stuck(port(), 4096);
+  stuck.send(test::post_text("/tokenize", Json{{"prompt", std::string(500000, '~')}}.dump()));
+  EXPECT_TRUE(eventually([&] { return slow_readers() == "cedar_gateway_slow_readers_total 1"; }));
+  EXPECT_TRUE(eventually([&] { return gateway_->connections() == 0; }));
+}
+
+}  // namespace
+}  // namespace cedar::gateway
