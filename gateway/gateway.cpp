@@ -79,12 +79,12 @@ int64_t Gateway::connections() const { return impl_->context->connections.size()
 void Gateway::begin_stop(std::chrono::milliseconds grace) {
   impl_->context->stop_grace = grace;
   impl_->context->stopping = true;
-  impl_->listener->stop();
   for (const auto& connection : impl_->context->connections.all()) connection->stop_soon();
 }
 
 void Gateway::finish_stop(std::chrono::milliseconds limit) {
   if (std::exchange(impl_->stopped, true)) return;
+  impl_->listener->stop();
   begin_stop(limit);
   const auto wait = [this](std::chrono::milliseconds time) {
     const auto deadline = std::chrono::steady_clock::now() + time;

@@ -31,9 +31,10 @@ class Gateway {
   int64_t connections() const;
 
   /// Takes no new work and tells clients that the server goes; running answers go on. `grace`: how long they
-  /// may, which is what clients are told.
+  /// may, which is what clients are told. Probes are still answered, on new connections as well: a balancer
+  /// shall see that the server is not ready, not that it is gone.
   void begin_stop(std::chrono::milliseconds grace);
-  /// Waits up to `limit` for the connections to end, closes the rest and stops the threads. Afterwards sinks
+  /// Accepts nothing new, waits up to `limit` for the connections to end, closes the rest and stops the threads. Afterwards sinks
   /// may still be called but do nothing.
   void finish_stop(std::chrono::milliseconds limit);
 

@@ -3,7 +3,6 @@
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/websocket/rfc6455.hpp>
 
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "gateway/http_format.h"
 #include "gateway/page.h"
 #include "gateway/sse.h"
+#include "gateway/websocket_handshake.h"
 #include "gateway/websocket_session.h"
 
 namespace cedar::gateway {
@@ -62,7 +62,6 @@ void HttpSession::stop_now() {
 // --- reading a request -----------------------------------------------------------------------------------
 
 void HttpSession::next_request() {
-  if (context_.stopping) return close();
   state_ = State::idle;
   route_ = {};
   request_id_.clear();
@@ -116,7 +115,9 @@ void HttpSession::advance() {
     }
     switch (step) {
       case RequestReader::Step::more: return client_eof_ ? close() : read_more();
-      case RequestReader::Step::header: on_header(); break;
+      case RequestReader::Step::header:
+        if (!on_header()) return;
+        break;
       case RequestReader::Step::broken: return refuse_broken();
       case RequestReader::Step::request:
         read_timer_.cancel();
@@ -126,7 +127,8 @@ void HttpSession::advance() {
   }
 }
 
-void HttpSession::on_header() {
+/// False when it was refused.
+bool HttpSession::on_header() {
   const auto& request = reader_.request();
   keep_alive_ = request.keep_alive() && !context_.stopping;
   head_only_ = request.method() == http::verb::head;
@@ -136,10 +138,15 @@ void HttpSession::on_header() {
   const auto method = request.method_string();
   const auto target = request.target();
   route_ = find_route({method.data(), method.size()}, {target.data(), target.size()});
+  if (request.version() >= 11 && request.count(http::field::host) != 1) {
+    refuse(http_error(400, "an HTTP/1.1 request must have one Host header"));
+    return false;
+  }
   if (beast::iequals(request[http::field::expect], "100-continue")) {
     send("HTTP/1.1 100 Continue\r\n\r\n");
   }
   arm_reading(context_.options.http.body_timeout);
+  return true;
 }
 
 void HttpSession::refuse_broken() {
@@ -170,6 +177,9 @@ void HttpSession::refuse(const ApiError& error) {
 
 void HttpSession::handle_request() {
   state_ = State::answering;
+  if (context_.stopping && is_work(route_.endpoint)) {
+    return respond(error_response(http_error(503, "the server stops")));
+  }
   switch (route_.endpoint) {
     case Endpoint::chat_completions: return handle_generate(ApiKind::chat);
     case Endpoint::completions: return handle_generate(ApiKind::completion);
@@ -220,17 +230,7 @@ void HttpSession::start_generation(Result<PreparedRequest> prepared) {
 }
 
 void HttpSession::upgrade() {
-  if (!beast::websocket::is_upgrade(reader_.request())) {
-    HttpResponse response = error_response(http_error(426, "this path speaks WebSocket only"));
-    response.headers.emplace_back("Upgrade", "websocket");
-    return respond(std::move(response));
-  }
-  if (!WebSocketSession::offers_protocol(reader_.request())) {
-    return respond(error_response(http_error(400, "Sec-WebSocket-Protocol must offer cedar.v1")));
-  }
-  if (!WebSocketSession::same_origin(reader_.request())) {
-    return respond(error_response(http_error(403, "pages of another origin may not connect")));
-  }
+  if (auto refusal = refuse_upgrade(reader_.request())) return respond(std::move(*refusal));
   state_ = State::upgrading;
   upgrade_when_quiet();
 }

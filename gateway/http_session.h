@@ -52,7 +52,7 @@ class HttpSession final : public HttpWriter,
   void on_read(ErrorCode error, size_t bytes);
   void on_client_eof();
   void advance();
-  void on_header();
+  bool on_header();
   void refuse_broken();
   void refuse(const ApiError& error);
   void handle_request();

@@ -1,5 +1,7 @@
 #include "gateway/routes.h"
 
+#include <algorithm>
+
 namespace cedar::gateway {
 namespace {
 
@@ -36,10 +38,32 @@ bool method_fits(std::string_view asked, std::string_view offered) {
   return asked == offered || (asked == "HEAD" && offered == "GET");
 }
 
+/// The path of a target in origin-form, or in absolute-form, which proxies send ("http://host/path").
+std::string_view path_of(std::string_view target) {
+  const size_t scheme = target.find("://");
+  if (scheme != std::string_view::npos && scheme < target.find('/')) {
+    target.remove_prefix(scheme + 3);
+    target.remove_prefix(std::min(target.find_first_of("/?"), target.size()));
+  }
+  const std::string_view path = target.substr(0, target.find('?'));
+  return path.empty() ? "/" : path;
+}
+
 }  // namespace
 
+bool is_work(Endpoint endpoint) {
+  switch (endpoint) {
+    case Endpoint::chat_completions:
+    case Endpoint::completions:
+    case Endpoint::tokenize:
+    case Endpoint::detokenize:
+    case Endpoint::stream: return true;
+    default: return false;
+  }
+}
+
 Route find_route(std::string_view method, std::string_view target) {
-  const std::string_view path = target.substr(0, target.find('?'));
+  const std::string_view path = path_of(target);
   for (const Row& row : kRows) {
     if (path != row.path) continue;
     if (method_fits(method, row.method)) return {row.endpoint, row.label, {}};

@@ -32,7 +32,10 @@ struct Route {
   std::string argument;
 };
 
-/// `target` may carry a query, which no endpoint uses.
+/// Whether the endpoint does work that a server which stops takes no more.
+bool is_work(Endpoint endpoint);
+
+/// `target`: in origin-form or absolute-form; may carry a query, which no endpoint uses.
 Route find_route(std::string_view method, std::string_view target);
 
 }  // namespace cedar::gateway

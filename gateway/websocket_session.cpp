@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "gateway/api_types.h"
+#include "gateway/websocket_handshake.h"
 
 namespace cedar::gateway {
 
@@ -18,7 +19,6 @@ namespace websocket = boost::beast::websocket;
 
 namespace {
 
-constexpr const char* kProtocol = "cedar.v1";
 constexpr size_t kInlineParseBytes = 16384;  // longer messages are parsed on a compute thread
 constexpr std::chrono::seconds kHandshakeTime{10};
 constexpr std::chrono::seconds kCloseTime{2};
@@ -26,25 +26,6 @@ constexpr size_t kReadBytes = 65536;
 constexpr int kMissedPongs = 2;
 
 }  // namespace
-
-bool WebSocketSession::offers_protocol(const UpgradeRequest& request) {
-  for (const auto& field : request) {
-    if (field.name() != http::field::sec_websocket_protocol) continue;
-    for (const auto& token : http::token_list(field.value())) {
-      if (token == kProtocol) return true;
-    }
-  }
-  return false;
-}
-
-bool WebSocketSession::same_origin(const UpgradeRequest& request) {
-  const auto origin = request.find(http::field::origin);
-  if (origin == request.end()) return true;  // no browser
-  const auto host = request[http::field::host];
-  const auto value = origin->value();
-  const size_t scheme = value.find("://");
-  return scheme != beast::string_view::npos && beast::iequals(value.substr(scheme + 3), host);
-}
 
 WebSocketSession::WebSocketSession(GatewayContext& context, asio::ip::tcp::socket socket,
                                    std::string_view ahead)
@@ -73,7 +54,7 @@ void WebSocketSession::run(UpgradeRequest request) {
       websocket::stream_base::timeout{kHandshakeTime, websocket::stream_base::none(), false});
   ws_.set_option(websocket::stream_base::decorator([](websocket::response_type& response) {
     response.set(http::field::server, "cedar");
-    response.set(http::field::sec_websocket_protocol, kProtocol);
+    response.set(http::field::sec_websocket_protocol, kStreamProtocol);
   }));
   ws_.read_message_max(static_cast<size_t>(context_.options.stream.max_message_bytes));
   ws_.auto_fragment(false);

@@ -20,21 +20,15 @@
 #include "gateway/frame_target.h"
 #include "gateway/handed_over_socket.h"
 #include "gateway/stream_protocol.h"
+#include "gateway/websocket_handshake.h"
 #include "gateway/write_progress.h"
 
 namespace cedar::gateway {
-
-using UpgradeRequest = boost::beast::http::request<boost::beast::http::string_body>;
 
 class WebSocketSession final : public FrameTarget,
                                public Connection,
                                public std::enable_shared_from_this<WebSocketSession> {
  public:
-  /// Whether the client offers the protocol that this server speaks.
-  static bool offers_protocol(const UpgradeRequest& request);
-  /// False for a browser page of another origin: such a page could act in its visitor's name.
-  static bool same_origin(const UpgradeRequest& request);
-
   /// `socket`'s executor is a strand of its own, and nothing is pending on it. `ahead`: what was read from it
   /// behind the upgrade request.
   WebSocketSession(GatewayContext& context, boost::asio::ip::tcp::socket socket,

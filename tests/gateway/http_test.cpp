@@ -304,6 +304,24 @@ TEST_F(ServerTest, WrongMethodsAndPaths) {
   EXPECT_EQ(error["error"]["type"], "not_found_error");
 }
 
+TEST_F(ServerTest, TargetsMayBeAbsoluteAndHostIsRequired) {
+  start();
+  const auto reply = [&](const std::string& text) {
+    test::Socket socket(port());
+    socket.send(text);
+    return *test::read_reply(socket);
+  };
+  EXPECT_EQ(reply("GET http://x:1/health?probe=1 HTTP/1.1\r\nHost: x\r\n\r\n").status, 200);
+  EXPECT_EQ(reply("GET HTTP://x HTTP/1.1\r\nHost: x\r\n\r\n").body, test::get(port(), "/")->body);
+  EXPECT_EQ(reply("GET /http://x/health HTTP/1.1\r\nHost: x\r\n\r\n").status, 404);
+  const auto hostless = reply("GET /health HTTP/1.1\r\n\r\n");
+  EXPECT_EQ(hostless.status, 400);
+  EXPECT_EQ(hostless.headers.at("connection"), "close");
+  EXPECT_THAT(hostless.body, HasSubstr("Host"));
+  EXPECT_EQ(reply("GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n").status, 400);
+  EXPECT_EQ(reply("GET /health HTTP/1.0\r\n\r\n").status, 200);
+}
+
 TEST_F(ServerTest, ErrorsHaveStatusTypeAndParam) {
   start();
   const auto reply = chat(user(R"("temperature":9)"));
@@ -543,6 +561,28 @@ TEST_F(ServerTest, AddressesThatCannotBeUsedAreNamed) {
 }
 
 // B75: an ordered stop while a hundred streams run.
+TEST_F(ServerTest, AServerThatStopsAnswersProbesAndRefusesWork) {
+  script_->decoder_step_us = 1000;
+  answer_endlessly();
+  start();
+  test::Socket running(port());
+  running.send(test::post_text("/v1/chat/completions", user(R"("stream":true,"max_tokens":8000)")));
+  ASSERT_TRUE(running.take_until("word"));
+  gateway_->begin_stop(10s);
+  EXPECT_EQ(test::get(port(), "/ready")->status, 503);
+  EXPECT_EQ(test::get(port(), "/health")->status, 200);
+  const auto refused = chat(user());
+  EXPECT_EQ(refused->status, 503);
+  EXPECT_EQ(refused->headers.at("retry-after"), "1");
+  EXPECT_EQ(test::WebSocket(port()).head().status, 503);
+  EXPECT_TRUE(running.take_until("word"));
+  const uint16_t at = port();
+  system_->drain(0ms);
+  EXPECT_TRUE(running.take_until("[DONE]"));
+  gateway_->finish_stop(5s);
+  EXPECT_FALSE(test::Socket(at).connected());
+}
+
 TEST_F(ServerTest, StoppingEndsEveryStreamWithAnEvent) {
   script_->sequences = 100;
   script_->blocks = 100 * 100;
@@ -557,7 +597,6 @@ TEST_F(ServerTest, StoppingEndsEveryStreamWithAnEvent) {
   }
   for (const auto& socket : sockets) ASSERT_TRUE(socket->take_until("word"));
   gateway_->begin_stop(5s);
-  EXPECT_TRUE(eventually([&] { return !test::Socket(port()).connected(); }));
   system_->drain(10ms);
   gateway_->finish_stop(5s);
   for (const auto& socket : sockets) {

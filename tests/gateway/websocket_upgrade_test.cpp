@@ -18,6 +18,26 @@ TEST_F(StreamTest, TheProtocolMustBeOfferedAndPagesOfOtherOriginsStayOut) {
   EXPECT_EQ(WebSocket(port(), "cedar.v1", "Origin: http://test\r\n").head().status, 101);
 }
 
+TEST_F(StreamTest, ARefusedHandshakeIsAnsweredLikeAnyError) {
+  start();
+  const std::string good = WebSocket::upgrade_text();
+  const auto refused = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    text.replace(text.find(from), from.size(), to);
+    test::Socket socket(port());
+    socket.send(text);
+    const auto reply = test::read_reply(socket);
+    EXPECT_EQ(Json::parse(reply->body)["error"]["type"], "invalid_request_error") << to;
+    return *reply;
+  };
+  const auto version = refused("Version: 13", "Version: 12");
+  EXPECT_EQ(version.status, 426);
+  EXPECT_EQ(version.headers.at("sec-websocket-version"), "13");
+  EXPECT_EQ(refused("Sec-WebSocket-Key", "X-Other").status, 400);
+  EXPECT_EQ(refused("25jZQ==", "x").status, 400);
+  EXPECT_EQ(refused("Upgrade: websocket", "Upgrade: other").status, 426);
+}
+
 TEST_F(StreamTest, MessagesMayComeWithTheUpgrade) {
   start();
   const std::string large =
