@@ -161,9 +161,11 @@ Status attend(kernels::KernelContext& ctx, const model::ModelConfig& config,
   const int64_t group_in = o_columns / config.o_groups;
   const int64_t r_columns = config.o_groups * config.o_lora_rank;
   Bf16* r = ctx.arena->allocate<Bf16>(in.rows * r_columns);
-  for (int64_t g = 0; g < config.o_groups; ++g) {
+  const auto products = static_cast<int64_t>(weights.wo_a.size());
+  for (int64_t g = 0; g < products; ++g) {
     kernels::LinearParams group;
     group.weight = &weights.wo_a[static_cast<size_t>(g)];
+    group.groups = config.o_groups / products;
     group.x = o + g * group_in;
     group.x_stride = o_columns;
     group.y = r + g * config.o_lora_rank;

@@ -58,7 +58,8 @@ struct LayerWeights {
   bool boundary_only = false;
   DeviceTensor attn_norm, ffn_norm, q_norm, kv_norm, sink;
   kernels::PackedWeight wq_a, wq_b, wkv, wo_b;
-  std::vector<kernels::PackedWeight> wo_a;  // one per output group, decoded to bf16
+  // Decoded to bf16. One per output group, or, where a GPU can, all of them as one block-diagonal weight.
+  std::vector<kernels::PackedWeight> wo_a;
   HcLayerWeights hc_attn, hc_ffn;
   kernels::PackedWeight gate;
   DeviceTensor gate_bias, gate_bias_image;

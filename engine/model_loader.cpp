@@ -119,11 +119,14 @@ Result<std::vector<kernels::PackedWeight>> WeightLoader::output_groups(
   const int64_t scale_columns = (columns + 31) / 32;
   const auto codes = wo_a.weight.as<uint8_t>();
   const auto scales = wo_a.scale.as<uint8_t>();
+  // What linear() asks of a block-diagonal weight.
+  const bool joined = ctx_.device.kind == DeviceKind::cuda && rank % 128 == 0 && columns % 64 == 0;
+  const int64_t rows = joined ? rank * config_.o_groups : rank;
   std::vector<kernels::PackedWeight> groups;
-  std::vector<Bf16> decoded(static_cast<size_t>(rank * columns));
-  for (int64_t g = 0; g < config_.o_groups; ++g) {
-    for (int64_t r = 0; r < rank; ++r) {
-      const int64_t row = g * rank + r;
+  std::vector<Bf16> decoded(static_cast<size_t>(rows * columns));
+  for (int64_t first = 0; first < rank * config_.o_groups; first += rows) {
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t row = first + r;
       for (int64_t c = 0; c < columns; ++c) {
         const float scale =
             e8m0_to_float(scales[static_cast<size_t>(row / 32 * scale_columns + c / 32)]);
@@ -131,8 +134,8 @@ Result<std::vector<kernels::PackedWeight>> WeightLoader::output_groups(
         decoded[static_cast<size_t>(r * columns + c)] = Bf16(code * scale);
       }
     }
-    kernels::WeightView view{kernels::WeightFormat::bf16, rank, columns, decoded.data(), nullptr};
-    CEDAR_TRY(kernels::PackedWeight packed, pack(view));
+    CEDAR_TRY(kernels::PackedWeight packed,
+              pack({kernels::WeightFormat::bf16, rows, columns, decoded.data(), nullptr}));
     groups.push_back(std::move(packed));
   }
   CEDAR_CHECK_OK(loaded(wo_a.weight.bytes() + wo_a.scale.bytes()));

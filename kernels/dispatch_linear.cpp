@@ -94,8 +94,15 @@ Status check(const LinearParams& p) {
   if (p.y_stride < p.weight->out) {
     return invalid(kOp, "y_stride", "at least " + std::to_string(p.weight->out), p.y_stride);
   }
-  if (!quantised(p.weight->format) && p.x_stride < p.weight->in) {
-    return invalid(kOp, "x_stride", "at least " + std::to_string(p.weight->in), p.x_stride);
+  if (!quantised(p.weight->format) && p.x_stride < p.groups * p.weight->in) {
+    return invalid(kOp, "x_stride", "at least " + std::to_string(p.groups * p.weight->in),
+                   p.x_stride);
+  }
+  if (p.groups != 1) {
+    const bool fits = p.groups > 1 && p.weight->format == WeightFormat::bf16 &&
+                      p.weight->in % 64 == 0 && p.weight->out % (128 * p.groups) == 0 &&
+                      p.x_stride % 8 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0;
+    if (!fits) return invalid(kOp, "groups", "1 for this weight and x", p.groups);
   }
   if (p.rows == 0) return {};
   if (quantised(p.weight->format)) {
@@ -225,6 +232,9 @@ Result<PackedWeight> pack_weight(KernelContext& ctx, std::span<const WeightView>
 }
 
 Status linear(KernelContext& ctx, const LinearParams& p) {
+  if (p.groups != 1 && ctx.device.kind == DeviceKind::cpu) {
+    return make_error(Errc::unsupported, "linear: groups on the CPU");
+  }
   return run("linear", ctx, p, cpu::linear, CEDAR_ON_CUDA(linear));
 }
 

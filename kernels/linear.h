@@ -23,6 +23,9 @@ struct LinearParams {
   int64_t y_stride = 0;                  // in elements
   DType y_dtype = DType::bf16;           // bf16: rounded once; f32: the accumulator itself
   int64_t rows = 0;
+  // A block-diagonal weight: the outputs of block g of out / groups read inputs [g * in, (g + 1) * in) of a row of x.
+  // Other than 1: bf16 on CUDA, in a multiple of 64, out / groups one of 128, x on 16 bytes, x_stride a multiple of 8.
+  int64_t groups = 1;
 };
 Status linear(KernelContext& ctx, const LinearParams& p);
 

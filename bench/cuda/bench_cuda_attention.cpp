@@ -1,10 +1,11 @@
-// bench_cuda_attention [TEXT]: times attention, selection and row-wise operations on the first CUDA device at release
+// bench_cuda_attention [--json FILE] [TEXT]: times attention, selection and row-wise operations on the first CUDA device at release
 // shapes, against the copy rate measured in the same run. TEXT: only cases whose name contains it. Results are verified
 // by the kernel tests, not here. Data is random, and larger than the L2 wherever an operation would read more than it
-// in a model; a sample is a run of launches between two events.
+// in a model; a sample is a replay of a graph of launches between two events (bench/kernels/cuda_measure.h).
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,7 +13,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <nlohmann/json.hpp>
+
 #include "bench/kernels/bench_data.h"
+#include "bench/kernels/cuda_measure.h"
 #include "core/device_memory.h"
 #include "kernels/hyper_connection.h"
 #include "kernels/index_score.h"
@@ -124,50 +128,32 @@ class Bench {
     Memory memory;
     const auto run = prepare(memory);
     must(synchronize(kDevice));
-    const double seconds = time([&] { must(run(ctx_)); });
+    const double seconds = must(time_on_cuda(ctx_, 0.02, [&] { return run(ctx_); })).median_s;
+    results_.push_back({{"case", name},
+                        {"median_us", seconds * 1e6},
+                        {"bytes", bytes},
+                        {"flops", flops},
+                        {"of_copy", bytes / seconds / copy_rate_}});
     std::printf("%-46s %10.2f us %8.1f GB/s %5.1f %% of copy %8.1f TFLOP/s\n", name.c_str(),
                 seconds * 1e6, bytes / seconds / 1e9, 100 * bytes / seconds / copy_rate_,
                 flops / seconds / 1e12);
     std::fflush(stdout);
   }
 
- private:
-  template <class Run>
-  double time(const Run& run) {
-    cudaEvent_t begin = nullptr, end = nullptr;
-    cudaEventCreate(&begin);
-    cudaEventCreate(&end);
-    const auto stream = static_cast<cudaStream_t>(stream_.handle());
-    const auto sample = [&](int launches) {
-      cudaEventRecord(begin, stream);
-      for (int i = 0; i < launches; ++i) run();
-      cudaEventRecord(end, stream);
-      cudaEventSynchronize(end);
-      float ms = 0;
-      cudaEventElapsedTime(&ms, begin, end);
-      return static_cast<double>(ms) * 1e-3 / launches;
-    };
-    for (int i = 0; i < 3; ++i) run();
-    const double once = sample(1);
-    const int launches = once > 1e-3 ? 1 : 20;
-    std::vector<double> samples;
-    for (int i = 0; i < 15; ++i) samples.push_back(sample(launches));
-    std::sort(samples.begin(), samples.end());
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
-    return samples[samples.size() / 2];
+  /// The ceiling and what add() found.
+  nlohmann::json report() const {
+    return {{"machine", must(cuda_device_name(kDevice))},
+            {"copy_bytes_per_s", copy_rate_},
+            {"results", results_}};
   }
 
+ private:
   void measure_copy() {
-    Memory memory;
-    constexpr int64_t kBytes = int64_t{2} << 30;
-    uint8_t* from = memory.random_bytes(kBytes, 1);
-    uint8_t* to = memory.reserve<uint8_t>(kBytes);
-    copy_rate_ = 2 * static_cast<double>(kBytes) /
-                 time([&] { must(copy_on_device(kDevice, to, from, kBytes, stream_.handle())); });
+    copy_rate_ = must(measure_cuda_ceilings(ctx_)).copy_bytes_per_s;
     std::printf("device copy, read plus write: %.2f TB/s\n", copy_rate_ / 1e12);
   }
 
+  nlohmann::json results_ = nlohmann::json::array();
   std::string only_;
   ThreadPool pool_;
   Arena arena_;
@@ -393,7 +379,16 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "bench_cuda_attention: this machine lacks a CUDA device\n");
     return 1;
   }
-  Bench bench(argc > 1 ? argv[1] : "");
+  std::string json_path, only;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--json" && i + 1 < argc) {
+      json_path = argv[++i];
+    } else {
+      only = argument;
+    }
+  }
+  Bench bench(only);
   for (const int64_t rows : {1, 8, 64}) sparse(bench, rows, rows, 512, 65536);
   for (const int64_t rows : {512, 4096}) sparse(bench, rows, 1, 512, 65536);
   sparse(bench, 4096, 1, 0, 64);
@@ -414,5 +409,11 @@ int main(int argc, char** argv) {
   select(bench, 1, 1048576, true);
   select(bench, 512, 65536, false);
   for (const int64_t rows : {1, 64, 4096}) hyper_connections(bench, rows);
-  return 0;
+  if (json_path.empty()) return 0;
+  std::ofstream json(json_path);
+  json << bench.report().dump(1) << '\n';
+  json.close();
+  if (json) return 0;
+  std::fprintf(stderr, "bench_cuda_attention: cannot write %s\n", json_path.c_str());
+  return 1;
 }

@@ -14,6 +14,7 @@
 #include "apps/commands.h"
 #include "apps/options.h"
 #include "bench/kernels/ceilings.h"
+#include "bench/kernels/cuda_measure.h"
 #include "engine/engine.h"
 #include "engine/runtime.h"
 #include "engine/step_bytes.h"
@@ -33,6 +34,8 @@ struct Options {
   std::vector<int64_t> prompts{1024, 4096};
   std::vector<int32_t> batches{1, 8};
   int64_t new_tokens = 64;
+  int64_t chunk_tokens = 0;  // of a prefill step; 0: what the engine does by itself
+  Device device;
   std::string json_path;
 };
 
@@ -77,7 +80,9 @@ struct Rates {
 Result<Rates> run_once(std::shared_ptr<const engine::LoadedModel> model, const Options& options,
                        int threads, int64_t prompt, int32_t batch) {
   engine::EngineOptions settings;
+  settings.device = options.device;
   settings.threads = threads;
+  if (options.chunk_tokens > 0) settings.prefill_chunk_tokens = options.chunk_tokens;
   settings.max_sequences = batch;
   const auto engram = engine::local_engram_source(model);
   CEDAR_TRY(auto prefill, engine::PrefillEngine::create(model, engram, settings));
@@ -109,6 +114,9 @@ Result<Rates> run_once(std::shared_ptr<const engine::LoadedModel> model, const O
   rates.prefill_s = seconds_since(begin);
   while (!decode->idle()) {
     CEDAR_TRY(const auto events, decode->step());
+    for (const engine::TokenEvent& event : events) {
+      if (event.error) return *event.error;
+    }
     if (rates.first_token_s == 0 && !events.empty()) rates.first_token_s = seconds_since(begin);
     const engine::StepStats stats = decode->last_step();
     if (stats.decode_rows == batch && stats.replay_rows == 0) rates.step_s.push_back(stats.seconds);
@@ -118,15 +126,28 @@ Result<Rates> run_once(std::shared_ptr<const engine::LoadedModel> model, const O
 }
 
 Status run(const Options& options) {
-  engine::Runtime loading{engine::EngineOptions{}};
+  const bool cuda = options.device.kind == DeviceKind::cuda;
+  engine::EngineOptions settings;
+  settings.device = options.device;
+  settings.threads = usable_processors();
+  engine::Runtime loading{settings};
+  const auto load_begin = WallClock::now();
   CEDAR_TRY(const auto model,
             engine::load_model(options.model, model::Role::all, loading.context()));
+  std::printf("loaded in %.1f s\n", seconds_since(load_begin));
   nlohmann::json report = nlohmann::json::array();
   std::printf("%7s %7s %6s %12s %10s %12s %12s %9s %9s %9s\n", "threads", "prompt", "batch",
-              "prefill t/s", "of f32", "decode t/s", "step ms", "MB/step", "of read", "of cache");
+              "prefill t/s", cuda ? "of bf16" : "of f32", "decode t/s", "step ms", "MB/step",
+              "of read", "of cache");
   for (int threads : options.threads) {
     ThreadPool pool(threads);
-    const Ceilings ceilings = measure_ceilings(pool, kernels::best_cpu_isa(), Clock::wall);
+    Ceilings ceilings;
+    if (cuda) {
+      CEDAR_TRY(ceilings, measure_cuda_ceilings(loading.context()));
+    } else {
+      ceilings = measure_ceilings(pool, kernels::best_cpu_isa(), Clock::wall);
+    }
+    const double flop_ceiling = cuda ? ceilings.bf16_flop_per_s : ceilings.f32_flop_per_s;
     for (int64_t prompt : options.prompts) {
       for (int32_t batch : options.batches) {
         CEDAR_TRY(const Rates rates, run_once(model, options, threads, prompt, batch));
@@ -135,17 +156,18 @@ Status run(const Options& options) {
         }
         const double step = rates.step_s[rates.step_s.size() / 2];
         const engine::StepBytes bytes = engine::decode_step_bytes(*model, batch, prompt);
-        const double resident = resident_read_rate(pool, bytes.total());
+        const double resident =
+            cuda ? ceilings.read_bytes_per_s : resident_read_rate(pool, bytes.total());
         const double rate = static_cast<double>(bytes.total()) / step;
         const double prefill_rate = static_cast<double>(prompt * batch) / rates.prefill_s;
         const double flops = engine::prefill_row_flops(*model, prompt / 2) * prefill_rate;
         std::printf("%7d %7ld %6d %12.0f %9.0f%% %12.0f %12.3f %9.2f %8.0f%% %8.0f%%\n", threads,
-                    static_cast<long>(prompt), batch, prefill_rate,
-                    100 * flops / ceilings.f32_flop_per_s, batch / step, step * 1e3,
-                    static_cast<double>(bytes.total()) / 1e6,
+                    static_cast<long>(prompt), batch, prefill_rate, 100 * flops / flop_ceiling,
+                    batch / step, step * 1e3, static_cast<double>(bytes.total()) / 1e6,
                     100 * rate / ceilings.read_bytes_per_s, 100 * rate / resident);
         std::fflush(stdout);
-        report.push_back({{"threads", threads},
+        report.push_back({{"device", to_string(options.device)},
+                          {"threads", threads},
                           {"prompt_tokens", prompt},
                           {"batch", batch},
                           {"prefill_tokens_per_s", prefill_rate},
@@ -178,6 +200,7 @@ namespace cedar::apps {
 
 int run_bench_engine(int argc, char** argv) {
   bench::Options options;
+  std::string device = "cpu";
   CLI::App app{"Whole-model prefill and decode rates against the machine's ceilings.",
                "cedar bench engine"};
   app.add_option("--model", options.model, "checkpoint directory")->capture_default_str();
@@ -192,8 +215,17 @@ int run_bench_engine(int argc, char** argv) {
       ->delimiter(',');
   app.add_option("--new-tokens", options.new_tokens, "tokens written per sequence")
       ->check(integer_in(2, 1 << 20));
+  app.add_option("--chunk-tokens", options.chunk_tokens, "rows of a prefill step")
+      ->check(integer_in(1, 1 << 20));
+  app.add_option("--device", device, "cpu, cuda or cuda:N")->capture_default_str();
   app.add_option("--json", options.json_path, "write the figures to this file");
   if (const auto status = apps::parse_options(app, argc, argv)) return *status;
+  const auto parsed = parse_device(device);
+  if (!parsed) {
+    std::fprintf(stderr, "cedar bench engine: --device: %s\n", parsed.error().message().c_str());
+    return 2;
+  }
+  options.device = *parsed;
   if (const Status status = bench::run(options); !status) {
     std::fprintf(stderr, "cedar bench engine: %s\n", status.error().message().c_str());
     return 1;

@@ -35,8 +35,10 @@ std::string verify_samples(const LinearData& data) {
   Random random(5);
   for (int sample = 0; sample < 24; ++sample) {
     const int64_t row = random.below(data.params.rows), n = random.below(view.out);
-    const std::span<const Bf16> x(data.x.given().data() + row * view.in,
-                                  static_cast<size_t>(view.in));
+    const int64_t group = n / (view.out / data.params.groups);
+    const std::span<const Bf16> x(
+        data.x.given().data() + row * data.params.x_stride + group * view.in,
+        static_cast<size_t>(view.in));
     const std::vector<double> input = reference::linear_input(view.format, x);
     double want = 0, norm = 0;
     for (int64_t k = 0; k < view.in; ++k) {
@@ -60,6 +62,7 @@ struct Shape {
   int64_t out, in, rows;
   bool from_memory;
   const char* role;
+  int64_t groups = 1;
 };
 
 Result<Prepared> prepare(KernelContext& ctx, const Shape& s) {
@@ -71,11 +74,12 @@ Result<Prepared> prepare(KernelContext& ctx, const Shape& s) {
     CEDAR_TRY(kernels::PackedWeight packed, kernels::pack_weight(ctx, data->weight.view));
     data->copies.push_back(std::move(packed));
   }
-  CEDAR_TRY(data->x, DeviceData<Bf16>::make(ctx.device, random_bf16(s.rows * s.in, 2)));
+  CEDAR_TRY(data->x, DeviceData<Bf16>::make(ctx.device, random_bf16(s.rows * s.in * s.groups, 2)));
   CEDAR_TRY(data->y, DeviceData<Bf16>::make(ctx.device, s.rows * s.out));
   kernels::LinearParams& p = data->params;
   p.x = data->x.data();
-  p.x_stride = s.in;
+  p.x_stride = s.in * s.groups;
+  p.groups = s.groups;
   p.y = data->y.data();
   p.y_stride = s.out;
   p.rows = s.rows;
@@ -103,8 +107,8 @@ Result<Prepared> prepare(KernelContext& ctx, const Shape& s) {
     return kernels::linear(ctx, data->params);
   };
   prepared.verify = [data] { return verify_samples(*data); };
-  prepared.bytes =
-      static_cast<double>(bytes + s.rows * (s.in * (quantised(s.format) ? 1 : 2) + s.out * 2));
+  prepared.bytes = static_cast<double>(
+      bytes + s.rows * (s.groups * s.in * (quantised(s.format) ? 1 : 2) + s.out * 2));
   prepared.flops = 2.0 * static_cast<double>(s.rows * s.in * s.out);
   prepared.bound = s.format == WeightFormat::f32 ? Bound::f32 : Bound::bf16;
   return prepared;
@@ -151,12 +155,14 @@ std::vector<Case> linear_cases(Device device) {
                           {WeightFormat::bf16, 1024, 4096, 0, false, "wo_a, one group"},
                           {WeightFormat::bf16, 16384, 5120, 0, false, "an eighth of the head"}};
   if (device.kind == DeviceKind::cuda) {
-    for (Shape s : layers) {
+    std::vector<Shape> shapes(std::begin(layers), std::end(layers));
+    shapes.push_back({WeightFormat::bf16, 8192, 4096, 0, false, "wo_a, 8 groups", 8});
+    for (Shape s : shapes) {
       for (const int64_t rows : {1, 8, 64, 512, 4096}) {
         s.rows = rows;
         s.from_memory = rows <= 64;
         add(s);
-        if (rows > 64) {
+        if (rows > 64 && s.groups == 1) {
           cases.push_back({"cublaslt",
                            "bf16 [" + std::to_string(s.out) + ", " + std::to_string(s.in) +
                                "] rows " + std::to_string(rows) + " (for comparison)",

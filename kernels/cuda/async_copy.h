@@ -24,12 +24,8 @@ template <int kPending>
 __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-/// Arrives at the barrier once all copies that this thread has started are done.
-__device__ __forceinline__ void copy_async_arrive(uint32_t barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-/// By a thread that wrote, or that has seen a writer's signal, before it signals that the tensor cores may read. Also waits for the thread's loads that are under way:
-/// not for threads that prefetch.
+/// By the thread that wrote, before it signals that the tensor cores may read. Also waits for the thread's loads that are
+/// under way: not for threads that prefetch.
 __device__ __forceinline__ void fence_for_tensor_cores() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -80,6 +76,16 @@ __device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, int byt
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
           "r"(to),
       "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+/// A box of a matrix (tensor_map.h) to shared memory, aligned as its swizzle wants, from `column` and `row` on.
+__device__ __forceinline__ void copy_tensor(uint32_t to, const void* map, int column, int row,
+                                            uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3}], [%4];" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
 

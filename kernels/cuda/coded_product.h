@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include <cuda.h>
+
 #include "kernels/cuda/async_copy.h"
 #include "kernels/cuda/decode.h"
 #include "kernels/cuda/tile_ring.h"
@@ -61,32 +63,49 @@ struct StageCodes {
 };
 
 /// kColumns: rows of x in the tile (8 to 128). kTiles: tiles of 64 outputs a warpgroup. kDepth: stages a step.
-template <bool kFp4, int kColumns, int kTiles, int kWarpgroups, int kDepth, class Ring>
+template <bool kFp4, int kColumns, int kTiles, int kWarpgroups, int kDepth>
 struct CodedProduct {
   using Sums = float[kTiles][kColumns / 2];
 
-  /// Bytes of W that a step needs: kTiles * kWarpgroups runs of blocks.
+  static constexpr int kStageBytes = kColumns * 128;
+  /// A step's bytes in the ring.
+  static constexpr int kXBytes = kDepth * kStageBytes;
   static constexpr int kWeightBytes = kTiles * kWarpgroups * kDepth * block_bytes(kFp4);
 
-  /// For TileRing::help(): run i of a slot, i = warpgroup * kTiles + tile, comes from tile_at(i), where the blocks of a
-  /// tile of 64 outputs begin.
-  template <class TileAt>
-  static __device__ __forceinline__ void copy_weights(const TileAt& tile_at, uint32_t to,
-                                                      uint32_t barrier, int stage, int stages) {
-    const int bytes = stages * block_bytes(kFp4);
-    barrier_arrive_expecting(barrier, kTiles * kWarpgroups * bytes);
+  static __device__ __forceinline__ int step_count(int first, int last) {
+    return (last - first + kDepth - 1) / kDepth;
+  }
+
+  /// By the producer: stages [first, last) of inputs, as steps from `step` on. Rows of x: kColumns of the map's, from
+  /// x_row on. Tile i of the block's, i = warpgroup * kTiles + tile, begins at tile_at(i). A step that the stages do not
+  /// fill reads x beyond them; the consumers multiply that with zero.
+  template <class Ring, class TileAt>
+  static __device__ __forceinline__ void produce(const Ring& ring, const CUtensorMap& x, int x_row,
+                                                 const TileAt& tile_at, int first, int last,
+                                                 int step) {
+    for (int stage = first; stage < last; stage += kDepth, ++step) {
+      const int run_bytes = min(kDepth, last - stage) * block_bytes(kFp4);
+      const auto copy = [&](uint32_t to_x, uint32_t to_weights, uint32_t barrier) {
 #pragma unroll
-    for (int i = 0; i < kTiles * kWarpgroups; ++i) {
-      copy_bulk(to + i * kDepth * block_bytes(kFp4),
-                tile_at(i) + stage * int64_t{block_bytes(kFp4)}, bytes, barrier);
+        for (int i = 0; i < kTiles * kWarpgroups; ++i) {
+          copy_bulk(to_weights + i * kDepth * block_bytes(kFp4),
+                    tile_at(i) + stage * int64_t{block_bytes(kFp4)}, run_bytes, barrier);
+        }
+#pragma unroll
+        for (int d = 0; d < kDepth; ++d) {
+          copy_tensor(to_x + d * kStageBytes, &x, (stage + d) * kStage, x_row, barrier);
+        }
+      };
+      ring.fill(step, kXBytes + kTiles * kWarpgroups * run_bytes, copy);
     }
   }
 
   /// By the consumers: stages [first, last) of inputs, as steps from `step` on. Columns whose row does not exist come out
   /// meaningless.
+  template <class Ring>
   static __device__ __forceinline__ void run(Sums& sums, int first, int last, const Ring& ring,
                                              int step) {
-    const int steps = Ring::template step_count<kDepth>(first, last);
+    const int steps = step_count(first, last);
     const uint32_t own = threadIdx.x / 128 * (kTiles * kDepth * block_bytes(kFp4));
     Operands even = {}, odd = {};  // of the two halves of a stage
 #pragma unroll
@@ -106,7 +125,7 @@ struct CodedProduct {
       load(0);
 #pragma unroll
       for (int d = 0; d < kDepth; ++d) {
-        const uint64_t x = rows + (d * Ring::kStageBytes >> 4);
+        const uint64_t x = rows + (d * kStageBytes >> 4);
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) now[i].template decode<0>(even[i]);
         issue(sums, even, odd, x);

@@ -22,7 +22,7 @@ Status linear(KernelContext& ctx, const LinearParams& p) {
   const bool tensor_cores = weight.format == WeightFormat::bf16 && weight.in % 8 == 0 &&
                             p.x_stride % 8 == 0 && on_16_bytes(p.x);
   if (!tensor_cores) return linear_plain(ctx, weight, p.x, p.x_stride, p.rows, out);
-  return linear_bf16(ctx, weight, p.x, p.x_stride, p.rows, out);
+  return linear_bf16(ctx, weight, p.x, p.x_stride, p.rows, p.groups, out);
 }
 
 }  // namespace cedar::kernels::cuda

@@ -3,8 +3,9 @@
 #include "kernels/cuda/cluster_sum.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_plan.h"
-#include "kernels/cuda/row_ring.h"
 #include "kernels/cuda/store_tile.h"
+#include "kernels/cuda/tensor_map.h"
+#include "kernels/cuda/tile_ring.h"
 #include "kernels/cuda/weight_layout.h"
 #include "kernels/cuda/wgmma.h"
 
@@ -12,43 +13,46 @@ namespace cedar::kernels::cuda {
 namespace {
 
 struct Args {
-  const Bf16* weight;
-  const Bf16* x;
-  int64_t x_stride;
+  CUtensorMap weight, x;
   LinearOutput out;
   int rows, outputs, inputs;
-  int parts;  // of the inputs, see input_parts()
+  int parts;          // of the inputs, see input_parts()
+  int group_outputs;  // outputs that read the same inputs
 };
 
-/// kColumns rows of x against 64 outputs a warpgroup. Six slots: two being read, four being filled.
-template <int kColumns, int kWarpgroups>
+/// kColumns rows of x against 64 outputs a warpgroup; a stage of both fills a slot of the ring.
+template <int kColumns, int kWarpgroups, int kRing>
 struct Product {
   static constexpr int kOutputs = 64 * kWarpgroups;
   static constexpr int kConsumers = 128 * kWarpgroups;
-  using Ring = RowRing<kOutputs + kColumns, 1, 6, kColumns == 128 ? 3 : 1, 4 * kWarpgroups>;
-  static constexpr int kThreads = kConsumers + 32 * Ring::kHelperWarps;
+  static constexpr int kXBytes = kColumns * 128, kWeightBytes = kOutputs * 128;
+  using Ring = TileRing<kXBytes, kWeightBytes, kRing, 4 * kWarpgroups>;
 
-  static __device__ __forceinline__ void help(const Args& a, const Ring& ring, int first_output,
-                                              int first_row, int first, int last) {
-    const Bf16* w = a.weight + first_output * int64_t{a.inputs};
-    const Bf16* x = a.x + first_row * a.x_stride;
-    const auto row_at = [&](int row) -> const Bf16* {
-      if (row < kOutputs)
-        return first_output + row < a.outputs ? w + row * int64_t{a.inputs} : nullptr;
-      row -= kOutputs;
-      return first_row + row < a.rows ? x + row * a.x_stride : nullptr;
-    };
-    ring.help(row_at, (threadIdx.x - kConsumers) / 32, a.inputs, first, last, 0);
+  /// The producer: stages [first, last), as steps from 0 on.
+  static __device__ __forceinline__ void produce(const Args& a, const Ring& ring, int first_output,
+                                                 int first_row, int first, int last) {
+    const int first_input = first_output / a.group_outputs * a.inputs;
+    for (int stage = first; stage < last; ++stage) {
+      const auto copy = [&](uint32_t x, uint32_t weights, uint32_t barrier) {
+        copy_tensor(x, &a.x, first_input + stage * kStage, first_row, barrier);
+#pragma unroll
+        for (int i = 0; i < kWarpgroups; ++i) {
+          copy_tensor(weights + i * kTileRows * 128, &a.weight, stage * kStage,
+                      first_output + i * kTileRows, barrier);
+        }
+      };
+      ring.fill(stage - first, kXBytes + kWeightBytes, copy);
+    }
   }
 
   /// Stages [first, last), whose numbers are those of the ring's steps from `origin` on.
   static __device__ __forceinline__ void run(float (&sums)[kColumns / 2], const Ring& ring,
                                              int first, int last, int origin) {
+    settle(sums);
     for (int s = first; s < last; ++s) {
       ring.wait(s - origin);
-      const uint32_t slot = ring.slot(s - origin);
-      const uint64_t w = tile_descriptor(slot + threadIdx.x / 128 * 8192);
-      const uint64_t x = tile_descriptor(slot + kOutputs * 128);
+      const uint64_t w = tile_descriptor(ring.weights(s - origin) + threadIdx.x / 128 * 8192);
+      const uint64_t x = tile_descriptor(ring.x(s - origin));
       wgmma_fence();
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -64,11 +68,17 @@ struct Product {
   }
 };
 
+template <int kColumns>
+struct FewRows {
+  using P = Product<kColumns, 1, kColumns == 64 ? 6 : 8>;
+  static constexpr int kThreads = P::kConsumers + 32;
+};
+
 /// Few rows. Grid: (tiles of outputs, tiles of kColumns rows, parts of the inputs = cluster).
 template <int kColumns>
-__global__ void __launch_bounds__(Product<kColumns, 1>::kThreads)
+__global__ void __launch_bounds__(FewRows<kColumns>::kThreads)
     multiply_few(const __grid_constant__ Args a) {
-  using P = Product<kColumns, 1>;
+  using P = typename FewRows<kColumns>::P;
   extern __shared__ uint8_t shared[];
   const typename P::Ring ring(shared);
   const int stages = static_cast<int>(stage_count(a.inputs));
@@ -77,77 +87,105 @@ __global__ void __launch_bounds__(Product<kColumns, 1>::kThreads)
   const int first_row = blockIdx.y * kColumns, first_output = blockIdx.x * P::kOutputs;
   float sums[kColumns / 2] = {};
   if (threadIdx.x >= P::kConsumers) {
-    P::help(a, ring, first_output, first_row, first, last);
+    if (threadIdx.x == P::kConsumers) {
+      P::produce(a, ring, first_output, first_row, first, last);
+    }
+    __syncwarp();
   } else {
     P::run(sums, ring, first, last, first);
   }
-  sum_over_cluster<kColumns / 8>(sums, reinterpret_cast<float*>(shared), P::kConsumers);
-  if (threadIdx.x >= P::kConsumers) return;
-  store_tile<kColumns / 8>(a.out, sums, 1.0f, first_output, a.outputs, first_row, a.rows,
-                           [](int j) { return owns_group(j); });
+  sum_over_cluster<kColumns / 8>(sums, reinterpret_cast<float*>(shared + P::Ring::kFreeOffset),
+                                 P::kConsumers);
+  if (threadIdx.x < P::kConsumers) {
+    store_tile<kColumns / 8>(a.out, sums, 1.0f, first_output, a.outputs, first_row, a.rows,
+                             [](int j) { return owns_group(j); });
+  }
+  __syncwarp();
+  leave_cluster();
 }
 
-/// Many rows, two warpgroups. Grid: (tiles of outputs, tiles of rows). The parts of the inputs are summed one after the
-/// other and then added in the order in which a cluster adds them: the same bits as with few rows.
-__global__ void __launch_bounds__(Product<128, 2>::kThreads)
+struct ManyRows {
+  using P = Product<128, 2, 6>;
+  static constexpr int kThreads = P::kConsumers + 128;
+};
+
+/// Many rows, two warpgroups and the producer's, which leaves most of its registers to them. Grid: (tiles of outputs,
+/// tiles of rows). The parts of the inputs are summed one after the other and then added in the order in which a cluster
+/// adds them: the same bits as with few rows.
+__global__ void __launch_bounds__(ManyRows::kThreads, 1)
     multiply_many(const __grid_constant__ Args a) {
-  using P = Product<128, 2>;
+  using P = ManyRows::P;
   extern __shared__ uint8_t shared[];
   const typename P::Ring ring(shared);
   const int stages = static_cast<int>(stage_count(a.inputs));
   const int first_row = blockIdx.y * 128, first_output = blockIdx.x * P::kOutputs;
   if (threadIdx.x >= P::kConsumers) {
-    P::help(a, ring, first_output, first_row, 0, stages);
-    return;
-  }
-  float total[64];
-  for (int part = 0; part < a.parts; ++part) {
-    float sums[64] = {};
-    P::run(sums, ring, stages * part / a.parts, stages * (part + 1) / a.parts, 0);
+    give_registers<40>();
+    if (threadIdx.x == P::kConsumers) P::produce(a, ring, first_output, first_row, 0, stages);
+  } else {
+    take_registers<232>();
+    float total[64];
+    for (int part = 0; part < a.parts; ++part) {
+      float sums[64] = {};
+      P::run(sums, ring, stages * part / a.parts, stages * (part + 1) / a.parts, 0);
 #pragma unroll
-    for (int i = 0; i < 64; ++i) total[i] = part == 0 ? sums[i] : total[i] + sums[i];
+      for (int i = 0; i < 64; ++i) total[i] = part == 0 ? sums[i] : total[i] + sums[i];
+    }
+    store_tile<16>(a.out, total, 1.0f, first_output + static_cast<int>(threadIdx.x / 128) * 64,
+                   a.outputs, first_row, a.rows, [](int) { return true; });
   }
-  store_tile<16>(a.out, total, 1.0f, first_output + static_cast<int>(threadIdx.x / 128) * 64,
-                 a.outputs, first_row, a.rows, [](int) { return true; });
+}
+
+struct Operands {
+  const Bf16* weight;
+  const Bf16* x;
+  int64_t x_columns, x_stride;
+};
+
+/// Fills in the maps; x in boxes of `columns` rows.
+Status map_operands(Args& a, const Operands& o, int columns) {
+  CEDAR_TRY(a.weight, tensor_map(o.weight, a.outputs, a.inputs, a.inputs, kTileRows));
+  CEDAR_TRY(a.x, tensor_map(o.x, a.rows, o.x_columns, o.x_stride, columns));
+  return {};
 }
 
 template <int kColumns>
-Status few(cudaStream_t stream, const Args& a) {
-  using P = Product<kColumns, 1>;
+Status few(cudaStream_t stream, Args& a, const Operands& o) {
+  using P = typename FewRows<kColumns>::P;
+  CEDAR_CHECK_OK(map_operands(a, o, kColumns));
   const dim3 grid(static_cast<unsigned>(ceil_div(a.outputs, P::kOutputs)),
                   static_cast<unsigned>(ceil_div(a.rows, kColumns)),
                   static_cast<unsigned>(a.parts));
-  return launch_clusters("linear", multiply_few<kColumns>, grid, a.parts, P::kThreads,
-                         P::Ring::kSharedBytes, stream, a);
+  return launch_clusters("linear", multiply_few<kColumns>, grid, a.parts,
+                         FewRows<kColumns>::kThreads, P::Ring::kSharedBytes, stream, a);
 }
 
-Status many(cudaStream_t stream, const Args& a) {
-  using P = Product<128, 2>;
-  const dim3 grid(static_cast<unsigned>(ceil_div(a.outputs, P::kOutputs)),
+Status many(cudaStream_t stream, Args& a, const Operands& o) {
+  CEDAR_CHECK_OK(map_operands(a, o, 128));
+  const dim3 grid(static_cast<unsigned>(ceil_div(a.outputs, ManyRows::P::kOutputs)),
                   static_cast<unsigned>(ceil_div(a.rows, 128)));
-  return launch_clusters("linear", multiply_many, grid, 1, P::kThreads, P::Ring::kSharedBytes,
-                         stream, a);
+  return launch_clusters("linear", multiply_many, grid, 1, ManyRows::kThreads,
+                         ManyRows::P::Ring::kSharedBytes, stream, a);
 }
 
 }  // namespace
 
 Status linear_bf16(KernelContext& ctx, const PackedWeight& weight, const Bf16* x, int64_t x_stride,
-                   int64_t rows, const LinearOutput& out) {
+                   int64_t rows, int64_t groups, const LinearOutput& out) {
   Args a{};
-  a.weight = weight.codes.as<Bf16>();
-  a.x = x;
-  a.x_stride = x_stride;
+  const Operands o{weight.codes.as<Bf16>(), x, groups * weight.in, x_stride};
   a.out = out;
   a.rows = static_cast<int>(rows);
   a.outputs = static_cast<int>(weight.out);
   a.inputs = static_cast<int>(weight.in);
+  a.group_outputs = static_cast<int>(weight.out / groups);
   a.parts = input_parts(ceil_div(weight.out, kTileRows), stage_count(weight.in));
   const cudaStream_t stream = stream_of(ctx);
-  if (rows <= 8) return few<8>(stream, a);
-  if (rows <= 16) return few<16>(stream, a);
-  if (rows <= 32) return few<32>(stream, a);
-  if (rows <= kFewRows) return few<64>(stream, a);
-  return many(stream, a);
+  if (rows <= 8) return few<8>(stream, a, o);
+  if (rows <= 16) return few<16>(stream, a, o);
+  if (rows <= 32) return few<32>(stream, a, o);
+  if (rows <= kFewRows) return few<64>(stream, a, o);
+  return many(stream, a, o);
 }
 
 }  // namespace cedar::kernels::cuda

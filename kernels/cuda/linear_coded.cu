@@ -5,37 +5,31 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_plan.h"
 #include "kernels/cuda/store_tile.h"
+#include "kernels/cuda/tensor_map.h"
 
 namespace cedar::kernels::cuda {
 namespace {
 
 struct Args {
+  CUtensorMap x;
   const uint8_t* weight;
-  const Bf16* x;
   LinearOutput out;
   float scale;
   int rows, outputs, inputs;
   int parts;  // of the inputs, see input_parts()
 };
 
-/// The helpers' part for a block whose tiles of 64 outputs begin with `first_tile`. Tiles beyond the last one are that
+/// The producer's part for a block whose tiles of 64 outputs begin with `first_tile`. Tiles beyond the last one are that
 /// one again, and not written.
-template <class Product, int kDepth, bool kFp4, class Ring>
-__device__ __forceinline__ void help(const Args& a, const Ring& ring, int warp, int first_tile,
-                                     int first_row, int first, int last) {
-  const Bf16* x = a.x + first_row * int64_t{a.inputs};
-  const auto row_at = [&](int row) {
-    return first_row + row < a.rows ? x + row * int64_t{a.inputs} : nullptr;
-  };
+template <class Product, bool kFp4, class Ring>
+__device__ __forceinline__ void produce(const Args& a, const Ring& ring, int first_tile,
+                                        int first_row, int first, int last) {
   const int64_t tile_bytes = stage_count(a.inputs) * block_bytes(kFp4);
   const int last_tile = static_cast<int>(tile_count(a.outputs)) - 1;
   const auto tile_at = [&](int i) {
     return a.weight + min(first_tile + i, last_tile) * tile_bytes;
   };
-  const auto copy_weights = [&](uint32_t to, uint32_t barrier, int stage, int stages) {
-    Product::copy_weights(tile_at, to, barrier, stage, stages);
-  };
-  ring.template help<kDepth>(row_at, copy_weights, warp, a.inputs, first, last, 0);
+  Product::produce(ring, a.x, first_row, tile_at, first, last, 0);
 }
 
 /// Memory-bound: blocks enough to hide each other's latencies. With more rows x weighs more than W, and two warpgroups
@@ -45,11 +39,10 @@ struct FewRows {
   static constexpr int kWarpgroups = kColumns >= 32 ? 2 : 1;
   static constexpr int kDepth = kColumns >= 32 ? 1 : kFp4 ? 4 : 2;
   static constexpr int kRing = kColumns >= 32 ? 6 : 4;
-  using Ring = TileRing<kColumns, kDepth, kWarpgroups * kDepth * block_bytes(kFp4), kRing, 1,
-                        4 * kWarpgroups>;
-  using Product = CodedProduct<kFp4, kColumns, 1, kWarpgroups, kDepth, Ring>;
+  using Product = CodedProduct<kFp4, kColumns, 1, kWarpgroups, kDepth>;
+  using Ring = TileRing<Product::kXBytes, Product::kWeightBytes, kRing, 4 * kWarpgroups>;
   static constexpr int kConsumers = 128 * kWarpgroups;
-  static constexpr int kThreads = kConsumers + 32 * Ring::kHelperWarps;
+  static constexpr int kThreads = kConsumers + 32;
   static constexpr int kResident = kColumns >= 32 ? 2 : kColumns == 8 ? 4 : 3;
 };
 
@@ -68,16 +61,22 @@ __global__ void __launch_bounds__(FewRows<kFp4, kColumns>::kThreads,
   const int first_row = blockIdx.y * kColumns, first_tile = blockIdx.x * Config::kWarpgroups;
   typename Product::Sums sums = {};
   if (threadIdx.x >= Config::kConsumers) {
-    help<Product, Config::kDepth, kFp4>(a, ring, (threadIdx.x - Config::kConsumers) / 32,
-                                        first_tile, first_row, first, last);
+    if (threadIdx.x == Config::kConsumers) {
+      produce<Product, kFp4>(a, ring, first_tile, first_row, first, last);
+    }
+    __syncwarp();
   } else {
     Product::run(sums, first, last, ring, 0);
   }
-  sum_over_cluster<kColumns / 8>(sums[0], reinterpret_cast<float*>(shared), Config::kConsumers);
-  if (threadIdx.x >= Config::kConsumers) return;
-  store_tile<kColumns / 8>(a.out, sums[0], a.scale,
-                           (first_tile + static_cast<int>(threadIdx.x / 128)) * kTileRows,
-                           a.outputs, first_row, a.rows, [](int j) { return owns_group(j); });
+  sum_over_cluster<kColumns / 8>(
+      sums[0], reinterpret_cast<float*>(shared + Config::Ring::kFreeOffset), Config::kConsumers);
+  if (threadIdx.x < Config::kConsumers) {
+    store_tile<kColumns / 8>(a.out, sums[0], a.scale,
+                             (first_tile + static_cast<int>(threadIdx.x / 128)) * kTileRows,
+                             a.outputs, first_row, a.rows, [](int j) { return owns_group(j); });
+  }
+  __syncwarp();
+  leave_cluster();
 }
 
 /// Compute-bound: 128 rows of x against 128 * kTiles outputs, two warpgroups. kInParts: the parts of the inputs are summed
@@ -87,14 +86,12 @@ struct ManyRows {
   static_assert(!kInParts || kTiles == 1, "the registers hold two tiles of sums");
   static constexpr int kColumns = 128, kWarpgroups = 2, kDepth = 1;
   static constexpr int kOutputs = 64 * kWarpgroups * kTiles;
-  using Ring =
-      TileRing<kColumns, kDepth, kWarpgroups * kTiles * block_bytes(kFp4), 6, 3, 4 * kWarpgroups>;
-  using Product = CodedProduct<kFp4, kColumns, kTiles, kWarpgroups, kDepth, Ring>;
+  using Product = CodedProduct<kFp4, kColumns, kTiles, kWarpgroups, kDepth>;
+  static constexpr int kRing = kTiles == 2 ? 6 : 8;
+  using Ring = TileRing<Product::kXBytes, Product::kWeightBytes, kRing, 4 * kWarpgroups>;
   static constexpr int kConsumers = 128 * kWarpgroups;
-  static constexpr int kThreads = kConsumers + 32 * Ring::kHelperWarps;
-  // Two tiles of sums a warpgroup fill the registers: the helpers, a warpgroup of their own, leave most of theirs to the
-  // others.
-  static constexpr bool kSharesRegisters = kTiles > 1 || kInParts;
+  // The producer has a warpgroup of its own, which leaves most of its registers to the consumers.
+  static constexpr int kThreads = kConsumers + 128;
 };
 
 /// Grid: all tiles in one dimension. Blocks that run at the same time form a rectangle of 8 tiles of rows, so that
@@ -116,11 +113,12 @@ __global__ void __launch_bounds__(ManyRows<kFp4, kTiles, kInParts>::kThreads, 1)
   const int block_tile = within / band_rows * (Config::kWarpgroups * kTiles);
   const int stages = static_cast<int>(stage_count(a.inputs));
   if (threadIdx.x >= Config::kConsumers) {
-    if constexpr (Config::kSharesRegisters) give_registers<56>();
-    help<Product, Config::kDepth, kFp4>(a, ring, (threadIdx.x - Config::kConsumers) / 32,
-                                        block_tile, first_row, 0, stages);
+    give_registers<40>();
+    if (threadIdx.x == Config::kConsumers) {
+      produce<Product, kFp4>(a, ring, block_tile, first_row, 0, stages);
+    }
   } else {
-    if constexpr (Config::kSharesRegisters) take_registers<224>();
+    take_registers<232>();
     typename Product::Sums sums = {};
     if constexpr (kInParts) {
       typename Product::Sums total;
@@ -147,9 +145,16 @@ __global__ void __launch_bounds__(ManyRows<kFp4, kTiles, kInParts>::kThreads, 1)
   }
 }
 
+/// Fills in the map of x for boxes of `columns` rows.
+Status map_x(Args& a, const Bf16* x, int columns) {
+  CEDAR_TRY(a.x, tensor_map(x, a.rows, a.inputs, a.inputs, columns));
+  return {};
+}
+
 template <bool kFp4, int kColumns>
-Status few(cudaStream_t stream, const Args& a) {
+Status few(cudaStream_t stream, Args& a, const Bf16* x) {
   using Config = FewRows<kFp4, kColumns>;
+  CEDAR_CHECK_OK(map_x(a, x, kColumns));
   const dim3 grid(static_cast<unsigned>(ceil_div(tile_count(a.outputs), Config::kWarpgroups)),
                   static_cast<unsigned>(ceil_div(a.rows, kColumns)),
                   static_cast<unsigned>(a.parts));
@@ -158,8 +163,9 @@ Status few(cudaStream_t stream, const Args& a) {
 }
 
 template <bool kFp4, int kTiles, bool kInParts>
-Status many(cudaStream_t stream, const Args& a) {
+Status many(cudaStream_t stream, Args& a, const Bf16* x) {
   using Config = ManyRows<kFp4, kTiles, kInParts>;
+  CEDAR_CHECK_OK(map_x(a, x, Config::kColumns));
   const int64_t blocks = ceil_div(a.rows, Config::kColumns) * ceil_div(a.outputs, Config::kOutputs);
   return launch_clusters("linear", multiply_many<kFp4, kTiles, kInParts>,
                          dim3(static_cast<unsigned>(blocks)), 1, Config::kThreads,
@@ -167,18 +173,18 @@ Status many(cudaStream_t stream, const Args& a) {
 }
 
 template <bool kFp4>
-Status multiply(cudaStream_t stream, const Args& a) {
-  if (a.rows <= 8) return few<kFp4, 8>(stream, a);
-  if (a.rows <= 16) return few<kFp4, 16>(stream, a);
-  if (a.rows <= 32) return few<kFp4, 32>(stream, a);
-  if (a.rows <= kFewRows) return few<kFp4, 64>(stream, a);
-  if (a.parts > 1) return many<kFp4, 1, true>(stream, a);
+Status multiply(cudaStream_t stream, Args& a, const Bf16* x) {
+  if (a.rows <= 8) return few<kFp4, 8>(stream, a, x);
+  if (a.rows <= 16) return few<kFp4, 16>(stream, a, x);
+  if (a.rows <= 32) return few<kFp4, 32>(stream, a, x);
+  if (a.rows <= kFewRows) return few<kFp4, 64>(stream, a, x);
+  if (a.parts > 1) return many<kFp4, 1, true>(stream, a, x);
   // Large tiles read less for each product, but have to fill the device: compare the waves of blocks, a large tile's
   // time being two of the small ones' less a tenth.
   const int64_t row_tiles = ceil_div(a.rows, 128), device = multiprocessors();
   const int64_t large = ceil_div(row_tiles * ceil_div(a.outputs, 256), device) * 18;
   const int64_t small = ceil_div(row_tiles * ceil_div(a.outputs, 128), device) * 10;
-  return large <= small ? many<kFp4, 2, false>(stream, a) : many<kFp4, 1, false>(stream, a);
+  return large <= small ? many<kFp4, 2, false>(stream, a, x) : many<kFp4, 1, false>(stream, a, x);
 }
 
 }  // namespace
@@ -187,15 +193,14 @@ Status linear_coded(KernelContext& ctx, const PackedWeight& weight, const Bf16* 
                     const LinearOutput& out) {
   Args a{};
   a.weight = weight.codes.as<uint8_t>();
-  a.x = x;
   a.out = out;
   a.scale = weight.output_scale;
   a.rows = static_cast<int>(rows);
   a.outputs = static_cast<int>(weight.out);
   a.inputs = static_cast<int>(weight.in);
   a.parts = input_parts(tile_count(weight.out), stage_count(weight.in));
-  return is_fp4(weight.format) ? multiply<true>(stream_of(ctx), a)
-                               : multiply<false>(stream_of(ctx), a);
+  return is_fp4(weight.format) ? multiply<true>(stream_of(ctx), a, x)
+                               : multiply<false>(stream_of(ctx), a, x);
 }
 
 }  // namespace cedar::kernels::cuda

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/device_memory.h"
+#include "core/units.h"
 #include "kernels/cuda/linear_ops.h"
 
 namespace cedar::kernels::cuda {
@@ -86,19 +87,30 @@ Status moe_experts(KernelContext& ctx, const MoeExpertsParams& p) {
   plan.row_slots = take<int32_t>(ctx, p.rows * p.top);
   plan.tiles = take<MoeTile>(ctx, plan.most_tiles());
   plan.tile_count = take<int32_t>(ctx, 1);
-  Bf16* hidden = take<Bf16>(ctx, plan.slots() * p.table->inner);
+  const int64_t pitch = align_up(p.table->inner, kStage);
+  Bf16* slot_x = take<Bf16>(ctx, plan.slots() * p.d);
+  Bf16* hidden = take<Bf16>(ctx, plan.slots() * pitch);
   Bf16* out = take<Bf16>(ctx, plan.slots() * p.d);
   CEDAR_CHECK_OK(make_plan(ctx, plan));
+  CEDAR_CHECK_OK(gather_slots(ctx, plan, x, slot_x, p.d));
 
-  UpArgs up{plan, x, hidden, p.clamp, static_cast<int>(p.d), static_cast<int>(p.table->inner), 0};
-  DownArgs down{plan, hidden, out, static_cast<int>(p.d), static_cast<int>(p.table->inner), 0};
+  UpArgs up{};
+  up.plan = plan;
+  up.hidden = hidden;
+  up.clamp = p.clamp;
+  up.d = static_cast<int>(p.d);
+  up.pitch = static_cast<int>(pitch);
+  DownArgs down{};
+  down.plan = plan;
+  down.out = out;
+  down.d = up.d;
   switch (plan.columns) {
-    case 8: CEDAR_CHECK_OK(multiply_experts<MoeConfig<8>>(ctx, up, down)); break;
-    case 16: CEDAR_CHECK_OK(multiply_experts<MoeConfig<16>>(ctx, up, down)); break;
-    case 32: CEDAR_CHECK_OK(multiply_experts<MoeConfig<32>>(ctx, up, down)); break;
-    case 64: CEDAR_CHECK_OK(multiply_experts<MoeConfig<64>>(ctx, up, down)); break;
-    case 96: CEDAR_CHECK_OK(multiply_experts<MoeConfig<96>>(ctx, up, down)); break;
-    default: CEDAR_CHECK_OK(multiply_experts<MoeConfig<128>>(ctx, up, down)); break;
+    case 8: CEDAR_CHECK_OK(multiply_experts<MoeConfig<8>>(ctx, up, down, slot_x)); break;
+    case 16: CEDAR_CHECK_OK(multiply_experts<MoeConfig<16>>(ctx, up, down, slot_x)); break;
+    case 32: CEDAR_CHECK_OK(multiply_experts<MoeConfig<32>>(ctx, up, down, slot_x)); break;
+    case 64: CEDAR_CHECK_OK(multiply_experts<MoeConfig<64>>(ctx, up, down, slot_x)); break;
+    case 96: CEDAR_CHECK_OK(multiply_experts<MoeConfig<96>>(ctx, up, down, slot_x)); break;
+    default: CEDAR_CHECK_OK(multiply_experts<MoeConfig<128>>(ctx, up, down, slot_x)); break;
   }
   return sum_slots(ctx, plan, out, p.y, p.d);
 }

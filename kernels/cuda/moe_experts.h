@@ -10,54 +10,53 @@
 #include "kernels/cuda/moe_plan.h"
 #include "kernels/cuda/quantize.h"
 #include "kernels/cuda/store_tile.h"
+#include "kernels/cuda/tensor_map.h"
+#include "kernels/cuda/tile_ring.h"
 
 namespace cedar::kernels::cuda {
 
 /// Up to 32 columns memory-bound: blocks enough to hide each other's latencies. From 64 on sums need registers; from 96 on
-/// two warpgroups share x, and the helpers, a warpgroup of their own, leave most of their registers to them.
+/// two warpgroups share x, and the producer has a warpgroup of its own, which leaves most of its registers to them.
 template <int kColumnsArg>
 struct MoeConfig {
   static constexpr int kColumns = kColumnsArg;
   static constexpr bool kLarge = kColumns >= 96;
   static constexpr int kWarpgroups = kLarge ? 2 : 1;
-  static constexpr int kIssuers = kLarge ? 3 : 1;
   static constexpr int kRing = kLarge ? 5 : 4;
   static constexpr int kResident = kLarge ? 1 : kColumns >= 32 ? 2 : 3;
   static constexpr int kConsumers = 128 * kWarpgroups;
+  static constexpr int kThreads = kConsumers + (kLarge ? 128 : 32);
   static constexpr int kOutputs = 64 * kWarpgroups;  // of w1 and w3 an item; of w2, twice as many
 
   // Stages a step: of FP4, as many as take the place of FP8's.
   template <bool kFp4>
   static constexpr int kDepth = kFp4&& kColumns <= 32 ? 2 : 1;
-  static constexpr int kWeightBytes =
-      2 * kWarpgroups *
-      (kDepth<true> * block_bytes(true) > block_bytes(false) ? kDepth<true> * block_bytes(true)
-                                                             : block_bytes(false));
-  using Ring = TileRing<kColumns, kDepth<true>, kWeightBytes, kRing, kIssuers, 4 * kWarpgroups>;
   template <bool kFp4>
-  using Product = CodedProduct<kFp4, kColumns, 2, kWarpgroups, kDepth<kFp4>, Ring>;
-  static constexpr int kThreads = kConsumers + 32 * Ring::kHelperWarps;
+  using Product = CodedProduct<kFp4, kColumns, 2, kWarpgroups, kDepth<kFp4>>;
+  static constexpr int kWeightBytes = Product<true>::kWeightBytes > Product<false>::kWeightBytes
+                                          ? Product<true>::kWeightBytes
+                                          : Product<false>::kWeightBytes;
+  using Ring = TileRing<Product<true>::kXBytes, kWeightBytes, kRing, 4 * kWarpgroups>;
 
   // Activations of an item: [columns][outputs] bf16, rows padded by one access.
   static constexpr int kActivationPitch = kOutputs * 2 + 16;
   static constexpr int kActivationBytes = kColumns * kActivationPitch;
-  static constexpr int kRowListBytes = kIssuers * kColumns * 4;
-  static constexpr int kSharedBytes = Ring::kSharedBytes + kActivationBytes + kRowListBytes;
+  static constexpr int kSharedBytes = Ring::kSharedBytes + kActivationBytes;
 };
 
 struct UpArgs {
+  CUtensorMap x;  // [slots, d]
   MoePlan plan;
-  const Bf16* x;  // [rows, d]
-  Bf16* hidden;   // [slots, inner]
+  Bf16* hidden;  // [slots, pitch]
   float clamp;
-  int d, inner, parts;  // parts: items a tile
+  int d, pitch, parts;  // parts: items a tile
 };
 
 struct DownArgs {
+  CUtensorMap hidden;  // [slots, pitch]
   MoePlan plan;
-  const Bf16* hidden;  // [slots, inner]
-  Bf16* out;           // [slots, d]
-  int d, inner, parts;
+  Bf16* out;  // [slots, d]
+  int d, parts;
 };
 
 __device__ __forceinline__ float gated(float gate, float up, float clamp, float weight) {
@@ -108,14 +107,15 @@ __device__ __forceinline__ void finish_up(const UpArgs& a, const MoeTile& tile, 
       values[w] = e4m3_pair_values(codes, unit);
     }
     const int output = first_output + piece * 8;
-    if (column < tile.slots && output < tile.expert.inner) {
-      *reinterpret_cast<uint4*>(a.hidden + (tile.first_slot + column) * int64_t{a.inner} + output) =
+    // The last stage of the next product reads zeros beyond the expert's width: its padding's activations.
+    if (column < tile.slots && output < static_cast<int>(stage_count(tile.expert.inner)) * kStage) {
+      *reinterpret_cast<uint4*>(a.hidden + (tile.first_slot + column) * int64_t{a.pitch} + output) =
           make_uint4(values[0], values[1], values[2], values[3]);
     }
   }
 }
 
-/// The items of this block, in the same order for helpers and consumers. fn(tile, part) multiplies one and returns the
+/// The items of this block, in the same order for producer and consumers. fn(tile, part) multiplies one and returns the
 /// number of ring steps that took.
 template <class Fn>
 __device__ __forceinline__ void for_each_item(const MoePlan& plan, int parts, const Fn& fn) {
@@ -125,18 +125,16 @@ __device__ __forceinline__ void for_each_item(const MoePlan& plan, int parts, co
   }
 }
 
-/// Helpers and consumers of an item, whatever the expert's format. `tile_of(i)`: where run i of a slot comes from.
-template <class Config, bool kFp4, class RowAt, class TileOf>
-__device__ __forceinline__ void help_item(const typename Config::Ring& ring, const RowAt& row_at,
-                                          const TileOf& tile_of, int warp, int inputs, int& step) {
+/// Producer and consumers of an item, whatever the expert's format. `x_row`: the tile's first slot. `tile_of(i)`: where tile
+/// i of the block's begins.
+template <class Config, bool kFp4, class TileOf>
+__device__ __forceinline__ void produce_item(const typename Config::Ring& ring,
+                                             const CUtensorMap& x, int x_row, const TileOf& tile_of,
+                                             int inputs, int& step) {
   using Product = typename Config::template Product<kFp4>;
-  constexpr int kDepth = Config::template kDepth<kFp4>;
   const int stages = static_cast<int>(stage_count(inputs));
-  const auto copy_weights = [&](uint32_t to, uint32_t barrier, int stage, int count) {
-    Product::copy_weights(tile_of, to, barrier, stage, count);
-  };
-  ring.template help<kDepth>(row_at, copy_weights, warp, inputs, 0, stages, step);
-  step += Config::Ring::template step_count<kDepth>(0, stages);
+  Product::produce(ring, x, x_row, tile_of, 0, stages, step);
+  step += Product::step_count(0, stages);
 }
 
 template <class Config>
@@ -146,10 +144,10 @@ __device__ __forceinline__ void multiply_item(const typename Config::Ring& ring,
   const int stages = static_cast<int>(stage_count(inputs));
   if (fp4) {
     Config::template Product<true>::run(sums, 0, stages, ring, step);
-    step += Config::Ring::template step_count<Config::template kDepth<true>>(0, stages);
+    step += Config::template Product<true>::step_count(0, stages);
   } else {
     Config::template Product<false>::run(sums, 0, stages, ring, step);
-    step += Config::Ring::template step_count<Config::template kDepth<false>>(0, stages);
+    step += Config::template Product<false>::step_count(0, stages);
   }
 }
 
@@ -177,33 +175,24 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
   const Ring ring(shared);
   int step = 0;
   if (threadIdx.x >= Config::kConsumers) {
-    if constexpr (Config::kLarge) give_registers<56>();
-    const int warp = (threadIdx.x - Config::kConsumers) / 32;
-    int* rows = reinterpret_cast<int*>(shared + Ring::kSharedBytes + Config::kActivationBytes) +
-                warp * Config::kColumns;
+    if constexpr (Config::kLarge) give_registers<40>();
+    if (threadIdx.x > Config::kConsumers) return;
     for_each_item(a.plan, a.parts, [&](const MoeTile& tile, int part) {
       const int inner = tile.expert.inner;
       if (part * Config::kOutputs >= inner) return;
-      for (int i = threadIdx.x % 32; warp < Config::kIssuers && i < Config::kColumns; i += 32) {
-        rows[i] = i < tile.slots ? a.plan.slot_rows[tile.first_slot + i] : -1;
-      }
-      __syncwarp();
-      const auto row_at = [&](int i) {
-        return rows[i] >= 0 ? a.x + rows[i] * int64_t{a.d} : nullptr;
-      };
       const ExpertTiles w1(tile.expert, 0, inner, a.d), w3(tile.expert, 1, inner, a.d);
-      // Runs of a slot: each warpgroup's w1, then its w3.
+      // Tiles of the block: each warpgroup's w1, then its w3.
       const auto tile_of = [&](int i) {
         return (i % 2 == 0 ? w1 : w3).at(part * Config::kWarpgroups + i / 2);
       };
       if (tile.expert.fp4 != 0) {
-        help_item<Config, true>(ring, row_at, tile_of, warp, a.d, step);
+        produce_item<Config, true>(ring, a.x, tile.first_slot, tile_of, a.d, step);
       } else {
-        help_item<Config, false>(ring, row_at, tile_of, warp, a.d, step);
+        produce_item<Config, false>(ring, a.x, tile.first_slot, tile_of, a.d, step);
       }
     });
   } else {
-    if constexpr (Config::kLarge) take_registers<224>();
+    if constexpr (Config::kLarge) take_registers<232>();
     for_each_item(a.plan, a.parts, [&](const MoeTile& tile, int part) {
       const int first_output = part * Config::kOutputs;
       if (first_output >= tile.expert.inner) return;
@@ -222,24 +211,20 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
   const typename Config::Ring ring(shared);
   int step = 0;
   if (threadIdx.x >= Config::kConsumers) {
-    if constexpr (Config::kLarge) give_registers<56>();
-    const int warp = (threadIdx.x - Config::kConsumers) / 32;
+    if constexpr (Config::kLarge) give_registers<40>();
+    if (threadIdx.x > Config::kConsumers) return;
     for_each_item(a.plan, a.parts, [&](const MoeTile& tile, int part) {
-      const Bf16* hidden = a.hidden + tile.first_slot * int64_t{a.inner};
-      const int slots = tile.slots, inner = tile.expert.inner;
-      const auto row_at = [&](int i) {
-        return i < slots ? hidden + i * int64_t{a.inner} : nullptr;
-      };
+      const int inner = tile.expert.inner;
       const ExpertTiles w2(tile.expert, 2, a.d, inner);
       const auto tile_of = [&](int i) { return w2.at(part * (2 * Config::kWarpgroups) + i); };
       if (tile.expert.fp4 != 0) {
-        help_item<Config, true>(ring, row_at, tile_of, warp, inner, step);
+        produce_item<Config, true>(ring, a.hidden, tile.first_slot, tile_of, inner, step);
       } else {
-        help_item<Config, false>(ring, row_at, tile_of, warp, inner, step);
+        produce_item<Config, false>(ring, a.hidden, tile.first_slot, tile_of, inner, step);
       }
     });
   } else {
-    if constexpr (Config::kLarge) take_registers<224>();
+    if constexpr (Config::kLarge) take_registers<232>();
     for_each_item(a.plan, a.parts, [&](const MoeTile& tile, int part) {
       float sums[2][Config::kColumns / 2] = {};
       multiply_item<Config>(ring, tile.expert.fp4 != 0, sums, tile.expert.inner, step);
@@ -258,11 +243,14 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
 
 /// Both products for tiles of Config::kColumns slots.
 template <class Config>
-Status multiply_experts(KernelContext& ctx, UpArgs up, DownArgs down) {
+Status multiply_experts(KernelContext& ctx, UpArgs up, DownArgs down, const Bf16* x) {
   constexpr const char* kOp = "moe_experts";
   const int64_t resident = int64_t{Config::kResident} * multiprocessors();
   const cudaStream_t stream = stream_of(ctx);
-  up.parts = static_cast<int>(ceil_div(up.inner, Config::kOutputs));
+  const int64_t slots = up.plan.slots();
+  CEDAR_TRY(up.x, tensor_map(x, slots, up.d, up.d, Config::kColumns));
+  CEDAR_TRY(down.hidden, tensor_map(up.hidden, slots, up.pitch, up.pitch, Config::kColumns));
+  up.parts = static_cast<int>(ceil_div(up.pitch, Config::kOutputs));
   down.parts = static_cast<int>(ceil_div(down.d, 2 * Config::kOutputs));
   const auto grid = [&](int parts) {
     return dim3(static_cast<unsigned>(std::min(resident, up.plan.most_tiles() * parts)));

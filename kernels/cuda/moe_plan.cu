@@ -105,6 +105,19 @@ __global__ void __launch_bounds__(kThreads) plan_step(const __grid_constant__ Mo
   }
 }
 
+constexpr int kGatherThreads = 256;
+
+/// One block a slot.
+__global__ void __launch_bounds__(kGatherThreads)
+    gather_row(const __grid_constant__ MoePlan p, const Bf16* x, Bf16* slot_x, int64_t d) {
+  const int64_t slot = blockIdx.x;
+  const int row = p.slot_rows[slot];
+  if (row < 0 || row >= p.rows) return;
+  const auto* from = reinterpret_cast<const uint4*>(x + row * d);
+  auto* to = reinterpret_cast<uint4*>(slot_x + slot * d);
+  for (int64_t i = threadIdx.x; i < d / 8; i += kGatherThreads) to[i] = from[i];
+}
+
 constexpr int kSumThreads = 128;
 
 /// Eight columns a thread. Grid: (rows, parts of a row).
@@ -142,6 +155,13 @@ Status make_plan(KernelContext& ctx, const MoePlan& plan) {
   const size_t shared = 2 * static_cast<size_t>(plan.expert_count) * sizeof(int);
   CEDAR_CHECK_OK(allow_shared("moe_experts", plan_step, shared));
   plan_step<<<1, kThreads, shared, stream_of(ctx)>>>(plan);
+  return launched("moe_experts");
+}
+
+Status gather_slots(KernelContext& ctx, const MoePlan& plan, const Bf16* x, Bf16* slot_x,
+                    int64_t d) {
+  gather_row<<<static_cast<unsigned>(plan.slots()), kGatherThreads, 0, stream_of(ctx)>>>(plan, x,
+                                                                                         slot_x, d);
   return launched("moe_experts");
 }
 

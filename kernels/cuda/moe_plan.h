@@ -54,6 +54,11 @@ struct MoePlan {
 /// Fills the plan's lists.
 Status make_plan(KernelContext& ctx, const MoePlan& plan);
 
+/// slot_x [slots, d]: every slot's row of x [rows, d], so that a tile of slots is a box of a matrix. REQUIRES: d a multiple
+/// of 8. Slots of experts that do not exist are not written.
+Status gather_slots(KernelContext& ctx, const MoePlan& plan, const Bf16* x, Bf16* slot_x,
+                    int64_t d);
+
 /// y [rows, d] = bf16(sum of a row's slots of `out` [slots, d], in row_slots' order, the shared expert's last).
 Status sum_slots(KernelContext& ctx, const MoePlan& plan, const Bf16* out, Bf16* y, int64_t d);
 

@@ -56,7 +56,7 @@ struct PackedRows {
   static constexpr bool kQ8 = kFormat == RowFormat::q8;
   static constexpr int kColumns = 512;
   static constexpr int kTileBytes = 64 * 128;
-  static constexpr int kRows = kQ8 ? 8 : 16;  // at once
+  static constexpr int kRows = kQ8 ? 4 : 8;  // at once
   uint32_t words[kRows][kQ8 ? 4 : 2];
   uint32_t scales[kRows];
 
@@ -92,7 +92,7 @@ struct PackedRows {
     }
   }
 
-  /// To rows [first, ...) of the warp's 16, whose eight tiles begin at `to`.
+  /// To rows [first, ...) of the warp's 8, whose eight tiles begin at `to`.
   __device__ __forceinline__ void decode(uint32_t to, int first) const {
     const int lane = threadIdx.x % kWarp;
     const uint32_t tile = to + lane / 4 * kTileBytes;

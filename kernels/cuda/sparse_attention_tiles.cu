@@ -1,6 +1,6 @@
 // A block of threads attends one query after another, each with all its heads: 64 heads are the
 // rows of the matrix instruction. Two warpgroups multiply and share the channels: each sums its own
-// 256, as keys and as values, and they exchange the halves of the scores. A third one decodes packed
+// 256, as keys and as values, and they exchange the halves of the scores. Two more decode packed
 // rows, 64 at a time, into two buffers.
 //
 // Window rows and chosen rows do not share a block of 64: a block is decoded in one format. Decoded
@@ -29,9 +29,12 @@ constexpr int kHalfDim = kDim / 2;
 constexpr int kKeys = 64;  // of a block
 constexpr int kGroupThreads = 128;
 constexpr int kConsumers = 2 * kGroupThreads;
-constexpr int kThreads = kConsumers + kGroupThreads;
-// Registers of a thread: what 384 threads are given at the start, shared out anew.
-constexpr int kConsumerRegisters = 208, kProducerRegisters = 88;
+// Decoding is a chain of dependent instructions: it takes twice the warps to keep up with the products.
+constexpr int kProducers = 2 * kGroupThreads;
+constexpr int kWarpRows = kKeys / (kProducers / kWarp);  // of a block
+constexpr int kThreads = kConsumers + kProducers;
+// Registers of a thread: what all are given at the start, shared out anew.
+constexpr int kConsumerRegisters = 208, kProducerRegisters = 48;
 constexpr int kMostChosen = 512;
 constexpr int kPairs = 32;            // rotated
 constexpr int kTileBytes = 64 * 128;  // 64 rows of 64 channels
@@ -212,24 +215,24 @@ __device__ __forceinline__ void produce(const SparseAttentionParams& p, Shared& 
     list.window_rows = list.ring_rows + list.window.chunk_end - list.window.chunk_begin;
     // No warp may still read the last query's list. Each makes the same one: cheaper than waiting
     // for one of them.
-    sync_warps(2, kGroupThreads);
+    sync_warps(2, kProducers);
     list.chosen_rows =
         p.topk != nullptr ? compact_chosen(p.topk + query * p.k, p.k, shared.chosen) : 0;
-    sync_warps(2, kGroupThreads);
+    sync_warps(2, kProducers);
     const int blocks = list.blocks();
     if (blocks == 0) {
       wait_for_buffer();
       announce(0, true);
       continue;
     }
-    const int own_row = 16 * warp + lane % 16;
+    const int own_row = kWarpRows * warp + lane % kWarpRows;
     const auto address_of = [&](int block) {
       return reinterpret_cast<unsigned long long>(list.row(block, own_row));
     };
     unsigned long long next = address_of(0);
     for (int block = 0; block < blocks; ++block) {
       const unsigned long long address = next;
-      const uint32_t to = shared_address(shared.rows[turn.buffer()]) + warp * 16 * 128;
+      const uint32_t to = shared_address(shared.rows[turn.buffer()]) + warp * kWarpRows * 128;
       // Rows are asked for before the buffer is free.
       if (list.in_window(block)) {
         PackedRows<RowFormat::q8> raw;
@@ -405,7 +408,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   Shared& shared = *reinterpret_cast<Shared*>(storage);
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) {
-      barrier_init(shared_address(&shared.full[i]), kGroupThreads);
+      barrier_init(shared_address(&shared.full[i]), kProducers);
       barrier_init(shared_address(&shared.empty[i]), kConsumers / kWarp);
     }
     barrier_init_done();

@@ -72,6 +72,17 @@ Tokens random_prompt(size_t count, uint32_t seed) {
   return tokens;
 }
 
+/// The ids before the first whose logit was recorded as less than 0.5 above the next best one's: sums in another order may
+/// choose that one, and all that follows hangs on it.
+Tokens clear_answer(const Tokens& ids, const nlohmann::json& recorded) {
+  size_t count = 0;
+  for (const auto& gap : recorded.at("gaps")) {
+    if (gap.get<double>() < 0.5 || count == ids.size()) break;
+    ++count;
+  }
+  return {ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count)};
+}
+
 class OnCuda : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -89,7 +100,8 @@ TEST_F(OnCuda, ATrainedModelAnswersAsOnTheCpu) {
   const auto expected = answers(testing::demo_model(), options_on(Device{}), prompts, 24);
   for (size_t i = 0; i < prompts.size(); ++i) {
     EXPECT_EQ(found[i].error, "") << i;
-    EXPECT_EQ(found[i].ids, expected[i].ids) << recorded[i]["name"];
+    EXPECT_EQ(clear_answer(found[i].ids, recorded[i]), clear_answer(expected[i].ids, recorded[i]))
+        << recorded[i]["name"];
   }
 }
 
