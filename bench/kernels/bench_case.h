@@ -21,8 +21,8 @@ struct Prepared {
   std::function<Status()> run;
   /// After one run(): empty, or what is wrong. Compares with a reference that shares no code with kernels/.
   std::function<std::string()> verify;
-  /// Per call: what has to be read and written at least, and the arithmetic (a multiply-add is 2). The report compares
-  /// with whichever takes longer at its ceiling, the bytes or the arithmetic.
+  /// Per call: what has to be read and written at least, and the arithmetic (a multiply-add is 2). The report
+  /// compares with whichever takes longer at its ceiling, the bytes or the arithmetic.
   double bytes = 0;
   double flops = 0;
   /// The ceiling of `flops`; memory: the arithmetic is no limit.

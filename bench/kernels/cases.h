@@ -1,7 +1,7 @@
 #pragma once
-// The tables of cases, one function per group of operations. Sizes depend on the device: what is memory-bound, and what
-// fits a benchmark's patience. Operations whose data lies in host memory have no cases for a CUDA device here
-// (bench/cuda measures those).
+// The tables of cases, one function per group of operations. Sizes depend on the device: what is
+// memory-bound, and what fits a benchmark's patience. Operations whose data lies in host memory have no cases
+// for a CUDA device here (bench/cuda measures those).
 
 #include <vector>
 

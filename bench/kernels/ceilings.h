@@ -18,8 +18,8 @@ struct Ceilings {
 /// All threads of `pool` at once.
 Ceilings measure_ceilings(ThreadPool& pool, kernels::CpuIsa isa, Clock clock);
 
-/// Register-only loops. Run `iterations` steps and return the number of floating-point operations done; the sum of
-/// the accumulators goes to `sink` so that the loop has a use.
+/// Register-only loops. Run `iterations` steps and return the number of floating-point operations done; the
+/// sum of the accumulators goes to `sink` so that the loop has a use.
 using PeakLoop = double (*)(int64_t iterations, float* sink);
 PeakLoop f32_peak_loop(kernels::CpuIsa isa);
 PeakLoop bf16_peak_loop(kernels::CpuIsa isa);

@@ -10,7 +10,8 @@
 namespace cedar::bench {
 namespace {
 
-/// The library's functions and a handle. Made once: never changed, and the handle may be used by several threads.
+/// The library's functions and a handle. Made once: never changed, and the handle may be used by several
+/// threads.
 struct Library {
   decltype(&cublasLtMatmul) matmul = nullptr;
   decltype(&cublasLtMatmulDescCreate) create_operation = nullptr;

@@ -114,7 +114,8 @@ Result<Prepared> prepare(KernelContext& ctx, const Shape& s) {
   return prepared;
 }
 
-/// What the vendor's library takes for the same product of bf16 numbers. Not verified: it is no operation of this program.
+/// What the vendor's library takes for the same product of bf16 numbers. Not verified: it is no operation of
+/// this program.
 Result<Prepared> prepare_library(KernelContext& ctx, const Shape& s) {
   struct Data {
     DeviceData<Bf16> weight, x, y;

@@ -19,8 +19,8 @@ using kernels::KernelContext;
 using kernels::WeightFormat;
 
 constexpr int64_t kD = 5120, kInner = 2304, kTop = 6;
-// On the CPU, 16 of the release's 384 experts: 300 MB, and no cache holds the six that one row needs. On a GPU all 384,
-// of four different contents.
+// On the CPU, 16 of the release's 384 experts: 300 MB, and no cache holds the six that one row needs. On a
+// GPU all 384, of four different contents.
 constexpr int64_t kContents = 4;
 int64_t expert_count(Device device) { return device.kind == DeviceKind::cpu ? 16 : 384; }
 

@@ -1,5 +1,6 @@
-// Loops that do nothing but multiply-adds on registers, or nothing but loads. The including file defines kLanes and
-// multiply_add(); it is compiled with the flags of its instruction set, so everything here has internal linkage.
+// Loops that do nothing but multiply-adds on registers, or nothing but loads. The including file defines
+// kLanes and multiply_add(); it is compiled with the flags of its instruction set, so everything here has
+// internal linkage.
 
 #pragma once
 

@@ -8,8 +8,8 @@
 
 namespace cedar::bench {
 
-/// `processor` is the time the calling thread really ran: on a machine that others use too, it says what one thread
-/// can do, and nothing about several.
+/// `processor` is the time the calling thread really ran: on a machine that others use too, it says what one
+/// thread can do, and nothing about several.
 enum class Clock : uint8_t { wall, processor };
 
 inline double now_s(Clock clock) {

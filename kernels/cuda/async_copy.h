@@ -1,6 +1,6 @@
 #pragma once
-// Copies from global to shared memory that run beside the arithmetic, fences, barriers and clusters: PTX that has no
-// spelling in CUDA C++, or a long one.
+// Copies from global to shared memory that run beside the arithmetic, fences, barriers and clusters: PTX that
+// has no spelling in CUDA C++, or a long one.
 
 #include <cstdint>
 
@@ -24,8 +24,8 @@ template <int kPending>
 __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-/// By the thread that wrote, before it signals that the tensor cores may read. Also waits for the thread's loads that are
-/// under way: not for threads that prefetch.
+/// By the thread that wrote, before it signals that the tensor cores may read. Also waits for the thread's
+/// loads that are under way: not for threads that prefetch.
 __device__ __forceinline__ void fence_for_tensor_cores() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -68,8 +68,8 @@ __device__ __forceinline__ void barrier_arrive_expecting(uint32_t barrier, int b
       "r"(bytes)
       : "memory");
 }
-/// Consecutive bytes to shared memory by the copy engine, which tells the barrier. Both addresses and `bytes`:
-/// multiples of 16.
+/// Consecutive bytes to shared memory by the copy engine, which tells the barrier. Both addresses and
+/// `bytes`: multiples of 16.
 __device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, int bytes,
                                           uint32_t barrier) {
   asm volatile(
@@ -79,7 +79,8 @@ __device__ __forceinline__ void copy_bulk(uint32_t to, const void* from, int byt
       : "memory");
 }
 
-/// A box of a matrix (tensor_map.h) to shared memory, aligned as its swizzle wants, from `column` and `row` on.
+/// A box of a matrix (tensor_map.h) to shared memory, aligned as its swizzle wants, from `column` and `row`
+/// on.
 __device__ __forceinline__ void copy_tensor(uint32_t to, const void* map, int column, int row,
                                             uint32_t barrier) {
   asm volatile(

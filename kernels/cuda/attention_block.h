@@ -1,6 +1,7 @@
 #pragma once
-// Attention of a few queries over keys in blocks of 64, for shapes that the tensor-core kernels do not take: the
-// online softmax of kernels/sparse_attention.h in plain fp32. One block of threads, a warp a query's softmax.
+// Attention of a few queries over keys in blocks of 64, for shapes that the tensor-core kernels do not take:
+// the online softmax of kernels/sparse_attention.h in plain fp32. One block of threads, a warp a query's
+// softmax.
 
 #include <cstdint>
 

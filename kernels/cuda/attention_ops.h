@@ -1,6 +1,6 @@
 #pragma once
-// The CUDA back end of the operations that dispatch_attention.cpp checks: everything row-wise. Every pointer in the
-// parameters is device memory. A row's result does not depend on the other rows of the call.
+// The CUDA back end of the operations that dispatch_attention.cpp checks: everything row-wise. Every pointer
+// in the parameters is device memory. A row's result does not depend on the other rows of the call.
 
 #include "kernels/compress.h"
 #include "kernels/dense_attention.h"

@@ -17,16 +17,16 @@ inline Status check(const char* operation, cudaError_t status) {
   return make_error(Errc::internal, std::string(operation) + ": " + cudaGetErrorString(status));
 }
 
-/// To be returned after the last launch of an operation: bad configurations show here, faults of the kernels at
-/// the next wait.
+/// To be returned after the last launch of an operation: bad configurations show here, faults of the kernels
+/// at the next wait.
 inline Status launched(const char* operation) { return check(operation, cudaGetLastError()); }
 
 inline cudaStream_t stream_of(const KernelContext& ctx) {
   return static_cast<cudaStream_t>(ctx.cuda_stream);
 }
 
-/// Lets `kernel` use `bytes` of shared memory a block; more than 48 KiB needs asking, once a process and device.
-/// Cheap enough for every launch.
+/// Lets `kernel` use `bytes` of shared memory a block; more than 48 KiB needs asking, once a process and
+/// device. Cheap enough for every launch.
 template <class Kernel>
 Status allow_shared(const char* operation, Kernel kernel, size_t bytes) {
   if (bytes <= 48 * 1024) return {};

@@ -7,10 +7,11 @@
 
 namespace cedar::kernels::cuda {
 
-/// Every block calls with its part of sums[4 * kGroups], all its threads; the first `threads` of them hold sums. Group j
-/// (8 columns of a wgmma tile) is summed in the order of the ranks by the block of rank j % cluster, where sums[4 j ..
-/// 4 j + 3] hold the result afterwards. `scratch`: 4 * kGroups * 4 bytes for each of the `threads`; other use of it by the
-/// block must be over when a thread calls. Blocks end with leave_cluster(), after they have stored what they summed.
+/// Every block calls with its part of sums[4 * kGroups], all its threads; the first `threads` of them hold
+/// sums. Group j (8 columns of a wgmma tile) is summed in the order of the ranks by the block of rank j %
+/// cluster, where sums[4 j .. 4 j + 3] hold the result afterwards. `scratch`: 4 * kGroups * 4 bytes for each
+/// of the `threads`; other use of it by the block must be over when a thread calls. Blocks end with
+/// leave_cluster(), after they have stored what they summed.
 template <int kGroups>
 __device__ __forceinline__ void sum_over_cluster(float (&sums)[4 * kGroups], float* scratch,
                                                  int threads) {
@@ -37,9 +38,9 @@ __device__ __forceinline__ void sum_over_cluster(float (&sums)[4 * kGroups], flo
   }
 }
 
-/// Until no block of the cluster reads another's scratch. A barrier does not wait for loads that are under way: only a
-/// store of what depends on them, before the call, proves that they are over. Without it a block could end and the next
-/// one on its multiprocessor write where a neighbour still reads.
+/// Until no block of the cluster reads another's scratch. A barrier does not wait for loads that are under
+/// way: only a store of what depends on them, before the call, proves that they are over. Without it a block
+/// could end and the next one on its multiprocessor write where a neighbour still reads.
 __device__ __forceinline__ void leave_cluster() {
   if (cluster_size() > 1) cluster_barrier();
 }

@@ -1,11 +1,11 @@
 #pragma once
-// The inner loop of every product with an FP8 or FP4 weight: sums[outputs, columns] += W x^T for one tile, columns
-// being rows of x.
+// The inner loop of every product with an FP8 or FP4 weight: sums[outputs, columns] += W x^T for one tile,
+// columns being rows of x.
 //
-// W is the register operand of wgmma: each lane reads its own codes from the ring's slot, decodes them to bf16 with
-// their scale applied (exact: 4 significant bits times a power of two) and multiplies them with x, which all
-// warpgroups of the block share. Products are exact and the sums are fp32, inputs in increasing order, so a column's
-// sums depend neither on the number of columns nor on the tile's shape.
+// W is the register operand of wgmma: each lane reads its own codes from the ring's slot, decodes them to
+// bf16 with their scale applied (exact: 4 significant bits times a power of two) and multiplies them with x,
+// which all warpgroups of the block share. Products are exact and the sums are fp32, inputs in increasing
+// order, so a column's sums depend neither on the number of columns nor on the tile's shape.
 
 #include <cstdint>
 
@@ -62,7 +62,8 @@ struct StageCodes {
   }
 };
 
-/// kColumns: rows of x in the tile (8 to 128). kTiles: tiles of 64 outputs a warpgroup. kDepth: stages a step.
+/// kColumns: rows of x in the tile (8 to 128). kTiles: tiles of 64 outputs a warpgroup. kDepth: stages a
+/// step.
 template <bool kFp4, int kColumns, int kTiles, int kWarpgroups, int kDepth>
 struct CodedProduct {
   using Sums = float[kTiles][kColumns / 2];
@@ -76,9 +77,9 @@ struct CodedProduct {
     return (last - first + kDepth - 1) / kDepth;
   }
 
-  /// By the producer: stages [first, last) of inputs, as steps from `step` on. Rows of x: kColumns of the map's, from
-  /// x_row on. Tile i of the block's, i = warpgroup * kTiles + tile, begins at tile_at(i). A step that the stages do not
-  /// fill reads x beyond them; the consumers multiply that with zero.
+  /// By the producer: stages [first, last) of inputs, as steps from `step` on. Rows of x: kColumns of the
+  /// map's, from x_row on. Tile i of the block's, i = warpgroup * kTiles + tile, begins at tile_at(i). A step
+  /// that the stages do not fill reads x beyond them; the consumers multiply that with zero.
   template <class Ring, class TileAt>
   static __device__ __forceinline__ void produce(const Ring& ring, const CUtensorMap& x, int x_row,
                                                  const TileAt& tile_at, int first, int last,
@@ -100,8 +101,8 @@ struct CodedProduct {
     }
   }
 
-  /// By the consumers: stages [first, last) of inputs, as steps from `step` on. Columns whose row does not exist come out
-  /// meaningless.
+  /// By the consumers: stages [first, last) of inputs, as steps from `step` on. Columns whose row does not
+  /// exist come out meaningless.
   template <class Ring>
   static __device__ __forceinline__ void run(Sums& sums, int first, int last, const Ring& ring,
                                              int step) {
@@ -146,9 +147,9 @@ struct CodedProduct {
  private:
   using Operands = uint32_t[kTiles][2][4];
 
-  /// Starts the products of half a stage and waits for those before, whose operands were `done`. The tensor cores read
-  /// operands from registers while this thread goes on: naming `done` behind the wait keeps the compiler from giving its
-  /// registers to anything else until then.
+  /// Starts the products of half a stage and waits for those before, whose operands were `done`. The tensor
+  /// cores read operands from registers while this thread goes on: naming `done` behind the wait keeps the
+  /// compiler from giving its registers to anything else until then.
   static __device__ __forceinline__ void issue(Sums& sums, const Operands& operands, Operands& done,
                                                uint64_t x) {
     wgmma_fence();

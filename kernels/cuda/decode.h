@@ -1,6 +1,6 @@
 #pragma once
-// Packed codes to bf16 pairs in registers (weight_layout.h says how codes lie). About two integer operations and
-// half a multiplication for each weight: at full memory speed that is what a multiprocessor can spare.
+// Packed codes to bf16 pairs in registers (weight_layout.h says how codes lie). About two integer operations
+// and half a multiplication for each weight: at full memory speed that is what a multiprocessor can spare.
 
 #include <cstdint>
 
@@ -26,9 +26,9 @@ __device__ __forceinline__ void decode_fp8(uint32_t word, uint32_t factor, uint3
   second = multiply_pair(((word << 8) & kSign) | ((word << 4) & kMagnitude), factor);
 }
 
-/// Packs eight E2M1 codes, in the order in which decode_fp4() returns them: one of each pair in each half of the
-/// word. A code's places in bf16 are bit 15 for the sign and bits 8 to 6. Pair 0 lies there, pair 1 three bits lower,
-/// pairs 2 and 3 take what is left: sign and magnitude apart.
+/// Packs eight E2M1 codes, in the order in which decode_fp4() returns them: one of each pair in each half of
+/// the word. A code's places in bf16 are bit 15 for the sign and bits 8 to 6. Pair 0 lies there, pair 1 three
+/// bits lower, pairs 2 and 3 take what is left: sign and magnitude apart.
 __device__ __forceinline__ uint32_t fp4_word(const uint8_t (&codes)[8]) {
   constexpr int kSign[4] = {15, 12, 14, 13}, kMagnitude[4] = {6, 3, 0, 9};
   uint32_t word = 0;

@@ -1,6 +1,7 @@
 #pragma once
-// Arithmetic of the row-wise kernels. Where the CPU back end multiplies and adds apart, so does this: element-wise
-// results are the same bits. Sums over a row are taken in an order of their own, fixed by the block's size.
+// Arithmetic of the row-wise kernels. Where the CPU back end multiplies and adds apart, so does this:
+// element-wise results are the same bits. Sums over a row are taken in an order of their own, fixed by the
+// block's size.
 
 #include <cstdint>
 
@@ -90,8 +91,8 @@ __device__ __forceinline__ float warp_sum(float v) {
   return v;
 }
 
-/// The sum over a block of kThreads threads, in every thread. `partial` holds kThreads / 32 floats; calls may follow
-/// each other with the same one.
+/// The sum over a block of kThreads threads, in every thread. `partial` holds kThreads / 32 floats; calls may
+/// follow each other with the same one.
 template <int kThreads>
 __device__ __forceinline__ float block_sum(float v, float* partial) {
   constexpr int kWarps = kThreads / kWarp;

@@ -1,6 +1,7 @@
-// The start of a sublayer. With four copies a cluster of blocks shares a few rows: each block takes an eighth of the
-// columns of every copy, for the products with fn, for the sum of squares and for the collapsed row alike, so that x
-// is read from memory once. The blocks meet over distributed shared memory. Everything else takes one block a row.
+// The start of a sublayer. With four copies a cluster of blocks shares a few rows: each block takes an eighth
+// of the columns of every copy, for the products with fn, for the sum of squares and for the collapsed row
+// alike, so that x is read from memory once. The blocks meet over distributed shared memory. Everything else
+// takes one block a row.
 
 #include <algorithm>
 

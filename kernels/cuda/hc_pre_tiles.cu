@@ -1,10 +1,10 @@
-// A cluster of blocks shares a tile of rows: each block takes an eighth of the columns of every copy, for the products
-// with fn, for the sum of squares and for the collapsed row alike, so that x is read from memory once. The blocks meet
-// over distributed shared memory.
+// A cluster of blocks shares a tile of rows: each block takes an eighth of the columns of every copy, for the
+// products with fn, for the sum of squares and for the collapsed row alike, so that x is read from memory
+// once. The blocks meet over distributed shared memory.
 //
-// The products run on the tensor cores: x is bf16, and fn is split on the way into three bf16 that add up to it. Each
-// copy's share of a block is summed in four quarters, whatever the tile, so that a row's sums do not depend on how many
-// rows there are.
+// The products run on the tensor cores: x is bf16, and fn is split on the way into three bf16 that add up to
+// it. Each copy's share of a block is summed in four quarters, whatever the tile, so that a row's sums do not
+// depend on how many rows there are.
 
 #include "kernels/cuda/hc_pre_tiles.h"
 
@@ -137,7 +137,8 @@ __device__ __forceinline__ void fetch_chunk(const HcPreParams& p, int64_t first,
   copy_async_commit();
 }
 
-/// The collapsed values and both sums of squares of eight columns of a row; eight neighbouring lanes share a chunk.
+/// The collapsed values and both sums of squares of eight columns of a row; eight neighbouring lanes share a
+/// chunk.
 template <int kRows>
 __device__ __forceinline__ void collapse_piece(const HcPreParams& p, const uint8_t* x,
                                                int64_t first, int row, int piece, Bf16* u,

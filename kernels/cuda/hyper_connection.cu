@@ -28,8 +28,8 @@ __device__ __forceinline__ void store_columns(Bf16* p, const float (&x)[kWidth])
   }
 }
 
-/// Columns blockIdx.y * kThreads * kWidth ... of row blockIdx.x. All copies are read before any is written: x_out may
-/// be x.
+/// Columns blockIdx.y * kThreads * kWidth ... of row blockIdx.x. All copies are read before any is written:
+/// x_out may be x.
 template <int kWidth, int kCopies>
 __global__ void __launch_bounds__(kThreads) post_kernel(HcPostParams p) {
   const int64_t row = blockIdx.x;

@@ -1,11 +1,12 @@
 #pragma once
-// Index keys and queries of the release's shape (32 heads of 128 channels) as operands of fp16 matrix products, and the
-// two ways in which packed keys reach shared memory.
+// Index keys and queries of the release's shape (32 heads of 128 channels) as operands of fp16 matrix
+// products, and the two ways in which packed keys reach shared memory.
 //
-// E2M1 codes times a power of two are exact in fp16, but their E8M0 scales span more than fp16 does. What counts is the
-// ratio of a key's four scales: the largest becomes 2^13, the others lie below it, and 26 powers of two further down,
-// where fp32 sums no longer feel them, they become zero. The largest scale itself multiplies the finished score; a
-// query's goes into its head's weight. Powers of two do not change a rounding.
+// E2M1 codes times a power of two are exact in fp16, but their E8M0 scales span more than fp16 does. What
+// counts is the ratio of a key's four scales: the largest becomes 2^13, the others lie below it, and 26
+// powers of two further down, where fp32 sums no longer feel them, they become zero. The largest scale itself
+// multiplies the finished score; a query's goes into its head's weight. Powers of two do not change a
+// rounding.
 
 #include <cstdint>
 
@@ -51,7 +52,8 @@ __device__ __forceinline__ uint32_t permute(uint32_t a, uint32_t b, uint32_t sel
   return r;
 }
 
-/// Eight E2M1 codes to four pairs of fp16: elements i and i + 4 of the word. `low`, `high`: the group's magnitudes.
+/// Eight E2M1 codes to four pairs of fp16: elements i and i + 4 of the word. `low`, `high`: the group's
+/// magnitudes.
 __device__ __forceinline__ void decode_word(uint32_t x, uint32_t low, uint32_t high,
                                             uint32_t (&pairs)[4]) {
   constexpr uint32_t kSign = 0x80008000;
@@ -65,8 +67,8 @@ __device__ __forceinline__ void decode_word(uint32_t x, uint32_t low, uint32_t h
   pairs[3] = permute(first, second, 0x7f3b) | (x & kSign);
 }
 
-/// A warp's 16 packed keys, 68 bytes each, as operand a of eight steps; lane 4 g + c decodes group c of keys g and g + 8.
-/// `scale`: of those two keys.
+/// A warp's 16 packed keys, 68 bytes each, as operand a of eight steps; lane 4 g + c decodes group c of keys
+/// g and g + 8. `scale`: of those two keys.
 __device__ __forceinline__ void decode_keys(const uint32_t* keys, uint32_t (&a)[8][4],
                                             float (&scale)[2]) {
   const int lane = threadIdx.x % kWarp, group = lane % 4;
@@ -98,8 +100,8 @@ __device__ __forceinline__ int decoded_place(int e) {
   return 16 * (2 * word + pair / 2) + 8 * (pair % 2) + 2 * group + high;
 }
 
-/// Decodes the queries of rows [first, first + kRows) into two swizzled tiles of 64 channels, [kRows * heads] rows each,
-/// and their heads' weights. All `kThreads` threads.
+/// Decodes the queries of rows [first, first + kRows) into two swizzled tiles of 64 channels, [kRows * heads]
+/// rows each, and their heads' weights. All `kThreads` threads.
 template <int kRows, int kThreads>
 __device__ void expand_queries(const IndexScoreParams& p, int64_t first, uint8_t* tiles,
                                float (*weights)[kIndexHeads]) {

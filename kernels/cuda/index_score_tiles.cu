@@ -1,6 +1,7 @@
-// A block scores a segment of keys for one row, or for four rows of a sequence. Packed keys come into shared memory a few
-// tiles ahead and are decoded in registers straight into the operand of the matrix instruction; the queries lie decoded
-// in shared memory for as long as the block lives (index_keys.h). A score is the same number in every kind of block.
+// A block scores a segment of keys for one row, or for four rows of a sequence. Packed keys come into shared
+// memory a few tiles ahead and are decoded in registers straight into the operand of the matrix instruction;
+// the queries lie decoded in shared memory for as long as the block lives (index_keys.h). A score is the same
+// number in every kind of block.
 
 #include "kernels/cuda/index_score_tiles.h"
 
@@ -105,7 +106,8 @@ __device__ __forceinline__ void score_keys(const IndexScoreParams& p,
   source.end();
 }
 
-/// Lists the keys of the segment that the row's mask allows; the consumers, who are the whole block. Returns how many.
+/// Lists the keys of the segment that the row's mask allows; the consumers, who are the whole block. Returns
+/// how many.
 template <class Shared>
 __device__ int list_keys(const IndexScoreParams& p, int64_t row, int begin, int end, Shared& s,
                          int32_t* list) {
@@ -144,7 +146,8 @@ __device__ void hide(const IndexScoreParams& p, int64_t row, int begin, int end)
   }
 }
 
-/// Keys [blockIdx.x * segment, ...) of rows [blockIdx.y * kRows, ...). Streamed keys: a ninth warp has them copied.
+/// Keys [blockIdx.x * segment, ...) of rows [blockIdx.y * kRows, ...). Streamed keys: a ninth warp has them
+/// copied.
 template <int kRows, IndexScoreMode kMode, class Source>
 __global__ void __launch_bounds__(kConsumers + kWarp, kRows == 1 ? 3 : 2)
     tiles_kernel(IndexScoreParams p, int segment) {

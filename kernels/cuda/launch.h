@@ -11,7 +11,8 @@
 
 namespace cedar::kernels::cuda {
 
-/// `cluster` consecutive blocks of grid.z form a cluster: they run at the same time and read each other's memory.
+/// `cluster` consecutive blocks of grid.z form a cluster: they run at the same time and read each other's
+/// memory.
 template <class... Params, class... Args>
 Status launch_clusters(const char* operation, void (*kernel)(Params...), dim3 grid, int cluster,
                        int threads, size_t shared_bytes, cudaStream_t stream, Args&&... args) {
@@ -39,8 +40,9 @@ inline int multiprocessors() {
   return count;
 }
 
-/// Into how many parts the inputs of a product are split, so that few rows of x keep the device busy: a power of two
-/// of at most a portable cluster. It depends on the weight's shape alone, never on the rows: a row's sums must not.
+/// Into how many parts the inputs of a product are split, so that few rows of x keep the device busy: a power
+/// of two of at most a portable cluster. It depends on the weight's shape alone, never on the rows: a row's
+/// sums must not.
 inline int input_parts(int64_t tiles, int64_t stages) {
   constexpr int64_t kEnoughBlocks = 264, kLeastStages = 4;
   int parts = 1;

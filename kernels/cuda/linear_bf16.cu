@@ -109,9 +109,9 @@ struct ManyRows {
   static constexpr int kThreads = P::kConsumers + 128;
 };
 
-/// Many rows, two warpgroups and the producer's, which leaves most of its registers to them. Grid: (tiles of outputs,
-/// tiles of rows). The parts of the inputs are summed one after the other and then added in the order in which a cluster
-/// adds them: the same bits as with few rows.
+/// Many rows, two warpgroups and the producer's, which leaves most of its registers to them. Grid: (tiles of
+/// outputs, tiles of rows). The parts of the inputs are summed one after the other and then added in the
+/// order in which a cluster adds them: the same bits as with few rows.
 __global__ void __launch_bounds__(ManyRows::kThreads, 1)
     multiply_many(const __grid_constant__ Args a) {
   using P = ManyRows::P;

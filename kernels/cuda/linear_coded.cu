@@ -19,8 +19,8 @@ struct Args {
   int parts;  // of the inputs, see input_parts()
 };
 
-/// The producer's part for a block whose tiles of 64 outputs begin with `first_tile`. Tiles beyond the last one are that
-/// one again, and not written.
+/// The producer's part for a block whose tiles of 64 outputs begin with `first_tile`. Tiles beyond the last
+/// one are that one again, and not written.
 template <class Product, bool kFp4, class Ring>
 __device__ __forceinline__ void produce(const Args& a, const Ring& ring, int first_tile,
                                         int first_row, int first, int last) {
@@ -32,8 +32,8 @@ __device__ __forceinline__ void produce(const Args& a, const Ring& ring, int fir
   Product::produce(ring, a.x, first_row, tile_at, first, last, 0);
 }
 
-/// Memory-bound: blocks enough to hide each other's latencies. With more rows x weighs more than W, and two warpgroups
-/// share it.
+/// Memory-bound: blocks enough to hide each other's latencies. With more rows x weighs more than W, and two
+/// warpgroups share it.
 template <bool kFp4, int kColumns>
 struct FewRows {
   static constexpr int kWarpgroups = kColumns >= 32 ? 2 : 1;
@@ -79,8 +79,9 @@ __global__ void __launch_bounds__(FewRows<kFp4, kColumns>::kThreads,
   leave_cluster();
 }
 
-/// Compute-bound: 128 rows of x against 128 * kTiles outputs, two warpgroups. kInParts: the parts of the inputs are summed
-/// one after the other and then added in the order in which a cluster adds them: the same bits as with few rows.
+/// Compute-bound: 128 rows of x against 128 * kTiles outputs, two warpgroups. kInParts: the parts of the
+/// inputs are summed one after the other and then added in the order in which a cluster adds them: the same
+/// bits as with few rows.
 template <bool kFp4, int kTiles, bool kInParts>
 struct ManyRows {
   static_assert(!kInParts || kTiles == 1, "the registers hold two tiles of sums");
@@ -94,8 +95,8 @@ struct ManyRows {
   static constexpr int kThreads = kConsumers + 128;
 };
 
-/// Grid: all tiles in one dimension. Blocks that run at the same time form a rectangle of 8 tiles of rows, so that
-/// what they read of x and W together fits the L2.
+/// Grid: all tiles in one dimension. Blocks that run at the same time form a rectangle of 8 tiles of rows, so
+/// that what they read of x and W together fits the L2.
 template <bool kFp4, int kTiles, bool kInParts>
 __global__ void __launch_bounds__(ManyRows<kFp4, kTiles, kInParts>::kThreads, 1)
     multiply_many(const __grid_constant__ Args a) {
@@ -179,8 +180,8 @@ Status multiply(cudaStream_t stream, Args& a, const Bf16* x) {
   if (a.rows <= 32) return few<kFp4, 32>(stream, a, x);
   if (a.rows <= kFewRows) return few<kFp4, 64>(stream, a, x);
   if (a.parts > 1) return many<kFp4, 1, true>(stream, a, x);
-  // Large tiles read less for each product, but have to fill the device: compare the waves of blocks, a large tile's
-  // time being two of the small ones' less a tenth.
+  // Large tiles read less for each product, but have to fill the device: compare the waves of blocks, a large
+  // tile's time being two of the small ones' less a tenth.
   const int64_t row_tiles = ceil_div(a.rows, 128), device = multiprocessors();
   const int64_t large = ceil_div(row_tiles * ceil_div(a.outputs, 256), device) * 18;
   const int64_t small = ceil_div(row_tiles * ceil_div(a.outputs, 128), device) * 10;

@@ -1,5 +1,6 @@
 #pragma once
-// The CUDA back end of quantize.h, weights.h, linear.h and moe.h. Parameters are checked by dispatch_linear.cpp.
+// The CUDA back end of quantize.h, weights.h, linear.h and moe.h. Parameters are checked by
+// dispatch_linear.cpp.
 
 #include <span>
 

@@ -1,6 +1,6 @@
-// Any shape, on the vector units: f32 weights, which no tensor core multiplies exactly, and bf16 shapes that 16-byte
-// copies cannot read. A block computes 32 outputs for 32 rows; every thread sums its outputs over the inputs in
-// increasing order, so a row's result does not depend on the others.
+// Any shape, on the vector units: f32 weights, which no tensor core multiplies exactly, and bf16 shapes that
+// 16-byte copies cannot read. A block computes 32 outputs for 32 rows; every thread sums its outputs over the
+// inputs in increasing order, so a row's result does not depend on the others.
 
 #include "core/units.h"
 #include "kernels/cuda/check.h"

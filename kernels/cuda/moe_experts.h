@@ -1,6 +1,6 @@
 #pragma once
-// The two grouped products of the experts, for one width of tile. Blocks stay and take (tile, part of the outputs) items
-// in turn: how many there are, only the device knows.
+// The two grouped products of the experts, for one width of tile. Blocks stay and take (tile, part of the
+// outputs) items in turn: how many there are, only the device knows.
 
 #include <algorithm>
 #include <type_traits>
@@ -15,8 +15,9 @@
 
 namespace cedar::kernels::cuda {
 
-/// Up to 32 columns memory-bound: blocks enough to hide each other's latencies. From 64 on sums need registers; from 96 on
-/// two warpgroups share x, and the producer has a warpgroup of its own, which leaves most of its registers to them.
+/// Up to 32 columns memory-bound: blocks enough to hide each other's latencies. From 64 on sums need
+/// registers; from 96 on two warpgroups share x, and the producer has a warpgroup of its own, which leaves
+/// most of its registers to them.
 template <int kColumnsArg>
 struct MoeConfig {
   static constexpr int kColumns = kColumnsArg;
@@ -115,8 +116,8 @@ __device__ __forceinline__ void finish_up(const UpArgs& a, const MoeTile& tile, 
   }
 }
 
-/// The items of this block, in the same order for producer and consumers. fn(tile, part) multiplies one and returns the
-/// number of ring steps that took.
+/// The items of this block, in the same order for producer and consumers. fn(tile, part) multiplies one and
+/// returns the number of ring steps that took.
 template <class Fn>
 __device__ __forceinline__ void for_each_item(const MoePlan& plan, int parts, const Fn& fn) {
   const int items = *plan.tile_count * parts;
@@ -125,8 +126,8 @@ __device__ __forceinline__ void for_each_item(const MoePlan& plan, int parts, co
   }
 }
 
-/// Producer and consumers of an item, whatever the expert's format. `x_row`: the tile's first slot. `tile_of(i)`: where tile
-/// i of the block's begins.
+/// Producer and consumers of an item, whatever the expert's format. `x_row`: the tile's first slot.
+/// `tile_of(i)`: where tile i of the block's begins.
 template <class Config, bool kFp4, class TileOf>
 __device__ __forceinline__ void produce_item(const typename Config::Ring& ring,
                                              const CUtensorMap& x, int x_row, const TileOf& tile_of,

@@ -1,9 +1,9 @@
 #pragma once
 // How the rows of a step are spread over the experts, on the device and without the host.
 //
-// A slot is one row at one expert. Slots of an expert are consecutive, the shared expert's come last, one a row and in
-// order. A tile is up to `columns` consecutive slots of one expert: what one block multiplies with a part of its
-// weights. The shared expert's tiles come first: FP8 takes longest.
+// A slot is one row at one expert. Slots of an expert are consecutive, the shared expert's come last, one a
+// row and in order. A tile is up to `columns` consecutive slots of one expert: what one block multiplies with
+// a part of its weights. The shared expert's tiles come first: FP8 takes longest.
 
 #include <cstdint>
 
@@ -54,12 +54,13 @@ struct MoePlan {
 /// Fills the plan's lists.
 Status make_plan(KernelContext& ctx, const MoePlan& plan);
 
-/// slot_x [slots, d]: every slot's row of x [rows, d], so that a tile of slots is a box of a matrix. REQUIRES: d a multiple
-/// of 8. Slots of experts that do not exist are not written.
+/// slot_x [slots, d]: every slot's row of x [rows, d], so that a tile of slots is a box of a matrix.
+/// REQUIRES: d a multiple of 8. Slots of experts that do not exist are not written.
 Status gather_slots(KernelContext& ctx, const MoePlan& plan, const Bf16* x, Bf16* slot_x,
                     int64_t d);
 
-/// y [rows, d] = bf16(sum of a row's slots of `out` [slots, d], in row_slots' order, the shared expert's last).
+/// y [rows, d] = bf16(sum of a row's slots of `out` [slots, d], in row_slots' order, the shared expert's
+/// last).
 Status sum_slots(KernelContext& ctx, const MoePlan& plan, const Bf16* out, Bf16* y, int64_t d);
 
 }  // namespace cedar::kernels::cuda

@@ -35,8 +35,8 @@ __device__ __forceinline__ void store_bytes(uint8_t* p, uint32_t word, int count
   for (int i = 0; i < count; ++i) p[i] = static_cast<uint8_t>(word >> (8 * i));
 }
 
-/// Columns [column, column + 4) of a row whose bytes start at `row`. All lanes of the warp call, those past the row's
-/// end with `active` false; groups do not cross warps.
+/// Columns [column, column + 4) of a row whose bytes start at `row`. All lanes of the warp call, those past
+/// the row's end with `active` false; groups do not cross warps.
 template <RowFormat kFormat>
 __device__ __forceinline__ void pack_columns(const float (&x)[kPackColumns], int column,
                                              int columns, bool active, uint8_t* row) {

@@ -1,6 +1,6 @@
 #pragma once
-// Packed cache rows of 512 channels to bf16 in the swizzled tiles of wgmma.h. Decoded values are times 2^-16: a bf16
-// factor can then hold every scale together with the power of two that the bits of E2M1 or E4M3 lack.
+// Packed cache rows of 512 channels to bf16 in the swizzled tiles of wgmma.h. Decoded values are times 2^-16:
+// a bf16 factor can then hold every scale together with the power of two that the bits of E2M1 or E4M3 lack.
 
 #include <cstdint>
 
@@ -49,8 +49,8 @@ __device__ __forceinline__ void decode_q8(uint32_t low, uint32_t high, uint32_t 
   }
 }
 
-/// Rows of one warp on their way, 16 channels a lane. Lanes of odd tiles take the neighbouring row, so that eight lanes
-/// that store together reach all banks.
+/// Rows of one warp on their way, 16 channels a lane. Lanes of odd tiles take the neighbouring row, so that
+/// eight lanes that store together reach all banks.
 template <RowFormat kFormat>
 struct PackedRows {
   static constexpr bool kQ8 = kFormat == RowFormat::q8;

@@ -1,4 +1,5 @@
-// A thread takes 8 consecutive inputs and four threads a group, so that reads and writes are 16, 8 and 16 bytes wide.
+// A thread takes 8 consecutive inputs and four threads a group, so that reads and writes are 16, 8 and 16
+// bytes wide.
 
 #include "kernels/cuda/quantize.h"
 

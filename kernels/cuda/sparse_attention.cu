@@ -1,5 +1,5 @@
-// Sparse attention of any shape: a block of threads takes four heads of a query. sparse_attention_tiles.cu has the
-// release's shape on the tensor cores.
+// Sparse attention of any shape: a block of threads takes four heads of a query. sparse_attention_tiles.cu
+// has the release's shape on the tensor cores.
 
 #include "core/units.h"
 #include "kernels/cuda/attention_block.h"

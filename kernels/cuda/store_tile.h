@@ -11,8 +11,8 @@ namespace cedar::kernels::cuda {
 __device__ __forceinline__ void store_value(float* to, float value) { *to = value; }
 __device__ __forceinline__ void store_value(Bf16* to, float value) { *to = Bf16(value); }
 
-/// sums: 64 outputs from `first_output` on (those below `outputs` exist) times 8 * kGroups rows of y from `first_row` on
-/// (those below `rows` exist). Only groups for which take(j) holds are written.
+/// sums: 64 outputs from `first_output` on (those below `outputs` exist) times 8 * kGroups rows of y from
+/// `first_row` on (those below `rows` exist). Only groups for which take(j) holds are written.
 template <int kGroups, class T, class Take>
 __device__ __forceinline__ void store_tile_as(T* y, int64_t stride,
                                               const float (&sums)[4 * kGroups], float scale,

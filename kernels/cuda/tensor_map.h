@@ -10,9 +10,9 @@
 
 namespace cedar::kernels::cuda {
 
-/// Boxes of box_rows x 64 columns of [rows, columns] with `stride` elements from row to row, which lie in shared memory as
-/// wgmma.h wants them. What lies outside the matrix arrives as zeros. REQUIRES: `base` on 16 bytes, `stride` a multiple of
-/// 8, box_rows at most 256. Errors: internal where the driver refuses.
+/// Boxes of box_rows x 64 columns of [rows, columns] with `stride` elements from row to row, which lie in
+/// shared memory as wgmma.h wants them. What lies outside the matrix arrives as zeros. REQUIRES: `base` on 16
+/// bytes, `stride` a multiple of 8, box_rows at most 256. Errors: internal where the driver refuses.
 Result<CUtensorMap> tensor_map(const Bf16* base, int64_t rows, int64_t columns, int64_t stride,
                                int box_rows);
 

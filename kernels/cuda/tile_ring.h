@@ -1,10 +1,11 @@
 #pragma once
-// Tiles of x and W on their way from global to shared memory: one thread of the block, the producer, has the copy engine
-// bring them, the warpgroups (the consumers) multiply, and a ring of slots lies between them.
+// Tiles of x and W on their way from global to shared memory: one thread of the block, the producer, has the
+// copy engine bring them, the warpgroups (the consumers) multiply, and a ring of slots lies between them.
 //
-// A step fills a slot: kXBytes of x, as wgmma wants them, and behind them up to kWeightBytes of W. Steps are numbered over
-// the whole life of the block, and a slot's place in the ring follows from the number. The copies announce themselves to
-// the slot's barrier, and are ordered with the tensor cores' reads: neither needs a fence.
+// A step fills a slot: kXBytes of x, as wgmma wants them, and behind them up to kWeightBytes of W. Steps are
+// numbered over the whole life of the block, and a slot's place in the ring follows from the number. The
+// copies announce themselves to the slot's barrier, and are ordered with the tensor cores' reads: neither
+// needs a fence.
 
 #include <cstdint>
 
@@ -17,8 +18,8 @@ struct TileRing {
   static constexpr int kSlotBytes = (kXBytes + kWeightBytes + 1023) / 1024 * 1024;
   static constexpr int kBarrierBytes = 1024;  // keeps the slots aligned as wgmma wants them
   static constexpr int kSharedBytes = kBarrierBytes + kSlotBytes * kRing + 1024;
-  /// Where memory begins that may serve another purpose once all steps are done. The barriers' may not: operations on them
-  /// take a way of their own and can come after a later store of the block.
+  /// Where memory begins that may serve another purpose once all steps are done. The barriers' may not:
+  /// operations on them take a way of their own and can come after a later store of the block.
   static constexpr int kFreeOffset = kBarrierBytes + 1024;
   static_assert(kXBytes % 1024 == 0 && kRing >= 3 && kRing <= 32);
 
@@ -35,8 +36,8 @@ struct TileRing {
     __syncthreads();
   }
 
-  /// The producer: waits until the slot of `step` is free and calls copy(x, weights, barrier), which starts copies of
-  /// `bytes` in all.
+  /// The producer: waits until the slot of `step` is free and calls copy(x, weights, barrier), which starts
+  /// copies of `bytes` in all.
   template <class Copy>
   __device__ __forceinline__ void fill(int step, int bytes, const Copy& copy) const {
     const uint32_t barrier = full(step % kRing);
@@ -45,7 +46,8 @@ struct TileRing {
     copy(x(step), weights(step), barrier);
   }
 
-  /// Consumers: until the slot of `step` is full; where its parts are; and, by every thread, when this warp has read it.
+  /// Consumers: until the slot of `step` is full; where its parts are; and, by every thread, when this warp
+  /// has read it.
   __device__ __forceinline__ void wait(int step) const {
     barrier_wait(full(step % kRing), (step / kRing) & 1);
   }

@@ -1,6 +1,6 @@
-// The k best of a row. A block finds the k best of a segment that its registers hold: it searches the k-th best score
-// bit by bit, counting. Rows longer than a segment go round again over the segments' best, which lie in column order,
-// so that the lower column wins a tie however a row is cut.
+// The k best of a row. A block finds the k best of a segment that its registers hold: it searches the k-th
+// best score bit by bit, counting. Rows longer than a segment go round again over the segments' best, which
+// lie in column order, so that the lower column wins a tie however a row is cut.
 
 #include <algorithm>
 #include <string>
@@ -106,7 +106,8 @@ __device__ __forceinline__ int inclusive_scan(int v) {
   return v;
 }
 
-/// Segment blockIdx.x of row blockIdx.y. `keys_out` null: the last round, which writes columns and kNoIndex only.
+/// Segment blockIdx.x of row blockIdx.y. `keys_out` null: the last round, which writes columns and kNoIndex
+/// only.
 template <class Input>
 __global__ void __launch_bounds__(kMostThreads)
     select_kernel(Input in, int64_t k, uint32_t* keys_out, int32_t* columns_out) {

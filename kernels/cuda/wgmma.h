@@ -1,10 +1,12 @@
 #pragma once
-// Hopper's warpgroup matrix instruction, as thin functions. A warpgroup is four consecutive warps; all its threads
-// call together. d += a * b with d [64, n] f32 in registers, a [64, 16] bf16, b [16, n] bf16 in shared memory.
+// Hopper's warpgroup matrix instruction, as thin functions. A warpgroup is four consecutive warps; all its
+// threads call together. d += a * b with d [64, n] f32 in registers, a [64, 16] bf16, b [16, n] bf16 in
+// shared memory.
 //
-// Fragments: lane = 4 g + t of warp w holds, of d, rows 16 w + g (d[4 j], d[4 j + 1]) and 16 w + g + 8 (d[4 j + 2],
-// d[4 j + 3]) in columns 8 j + 2 t and 8 j + 2 t + 1; of a, pairs of consecutive k, the lower one in the low half:
-// a[0] row g, k = 2 t; a[1] row g + 8, k = 2 t; a[2] row g, k = 2 t + 8; a[3] row g + 8, k = 2 t + 8.
+// Fragments: lane = 4 g + t of warp w holds, of d, rows 16 w + g (d[4 j], d[4 j + 1]) and 16 w + g + 8 (d[4 j
+// + 2], d[4 j + 3]) in columns 8 j + 2 t and 8 j + 2 t + 1; of a, pairs of consecutive k, the lower one in
+// the low half: a[0] row g, k = 2 t; a[1] row g + 8, k = 2 t; a[2] row g, k = 2 t + 8; a[3] row g + 8, k = 2
+// t + 8.
 
 #include <cstdint>
 
@@ -39,8 +41,8 @@ __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
-/// Describes a tile in shared memory whose rows hold 64 consecutive k (128 bytes), swizzled as below, 1024-byte
-/// aligned. For k = 16 j add `descriptor_step(j)`.
+/// Describes a tile in shared memory whose rows hold 64 consecutive k (128 bytes), swizzled as below,
+/// 1024-byte aligned. For k = 16 j add `descriptor_step(j)`.
 __device__ __forceinline__ uint64_t tile_descriptor(uint32_t shared_address) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;

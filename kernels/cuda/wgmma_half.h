@@ -1,12 +1,13 @@
 #pragma once
-// wgmma.h's instruction with fp16 operands, for the indexer: eight steps of 16 channels in one statement, so that the
-// sums need no zeros and nothing comes between the steps.
+// wgmma.h's instruction with fp16 operands, for the indexer: eight steps of 16 channels in one statement, so
+// that the sums need no zeros and nothing comes between the steps.
 
 #include <cstdint>
 
 namespace cedar::kernels::cuda {
 
-/// d [64, kColumns] = a [64, 128] * b [128, kColumns]. a: fragments of wgmma.h, step by step; b: two tiles of 64 channels.
+/// d [64, kColumns] = a [64, 128] * b [128, kColumns]. a: fragments of wgmma.h, step by step; b: two tiles of
+/// 64 channels.
 template <int kColumns>
 struct HalfChain;
 

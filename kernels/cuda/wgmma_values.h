@@ -5,8 +5,8 @@
 
 namespace cedar::kernels::cuda {
 
-/// Describes 128 columns of rows that hold 64 of them each (128 bytes, swizzled as wgmma.h does): the second 64 lie
-/// `tile_bytes` behind the first. Row 0 is 1024-byte aligned; for rows from 16 j on add value_step(j).
+/// Describes 128 columns of rows that hold 64 of them each (128 bytes, swizzled as wgmma.h does): the second
+/// 64 lie `tile_bytes` behind the first. Row 0 is 1024-byte aligned; for rows from 16 j on add value_step(j).
 __device__ __forceinline__ uint64_t value_descriptor(uint32_t shared_address, uint32_t tile_bytes) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;
@@ -46,8 +46,9 @@ __device__ __forceinline__ void wgmma_values(float (&d)[64], const uint32_t (&a)
 #define CEDAR_SCORE_TILE CEDAR_SCORE_STEP("1") CEDAR_SCORE_NEXT CEDAR_SCORE_NEXT CEDAR_SCORE_NEXT
 #define CEDAR_SCORE_NEXT_TILE "add.s64 a, a, %34;\n add.s64 b, b, %34;\n" CEDAR_SCORE_TILE
 
-/// d [64, 64] = a [64, 256] * b [64, 256]^T from four tiles each (wgmma.h), `kTileBytes` apart. One statement: what d
-/// held before need not be read, and a compiler that copied it would wait for other products under way.
+/// d [64, 64] = a [64, 256] * b [64, 256]^T from four tiles each (wgmma.h), `kTileBytes` apart. One
+/// statement: what d held before need not be read, and a compiler that copied it would wait for other
+/// products under way.
 template <int kTileBytes>
 __device__ __forceinline__ void wgmma_scores(float (&d)[32], uint64_t a, uint64_t b) {
   asm volatile("{\n .reg .b64 a, b;\n mov.b64 a, %32;\n mov.b64 b, %33;\n"  //
