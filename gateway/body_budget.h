@@ -1,5 +1,6 @@
 #pragma once
-// A bound of the request bodies that are being read or parsed, over all connections.
+// Bounds over all connections: of the request bodies that are being read or parsed, and of the answers that wait for
+// their readers.
 
 #include <atomic>
 #include <cstdint>
@@ -27,6 +28,9 @@ class BodyBudget {
 /// What one body holds of the budget. May end on any thread.
 class BodyLease {
  public:
+  /// Not counted, per body: whoever holds all of the budget cannot keep ordinary requests out.
+  static constexpr int64_t kFreeBytes = 64 << 10;
+
   explicit BodyLease(BodyBudget& budget) : budget_(&budget) {}
   BodyLease(BodyLease&& other) noexcept
       : budget_(other.budget_), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -39,9 +43,10 @@ class BodyLease {
 
   /// The body has `bytes` now. False: there is no room for them, the lease stays as it was.
   bool grow_to(int64_t bytes) {
-    if (bytes <= bytes_) return true;
-    if (!budget_->take(bytes - bytes_)) return false;
-    bytes_ = bytes;
+    const int64_t counted = bytes - kFreeBytes;
+    if (counted <= bytes_) return true;
+    if (!budget_->take(counted - bytes_)) return false;
+    bytes_ = counted;
     return true;
   }
   void release() { budget_->give_back(std::exchange(bytes_, 0)); }

@@ -31,7 +31,8 @@ struct GatewayContext {
   std::atomic<bool> stopping{false};
   std::atomic<std::chrono::milliseconds> stop_grace{};  // for running answers, once stopping
   ConnectionSet connections;
-  BodyBudget bodies;
+  BodyBudget bodies;   // being read or parsed
+  BodyBudget answers;  // whole ones, until they are written
   std::unique_ptr<StreamRegistry> streams;
   std::unique_ptr<DetachedAnswers> detached;
   // Last, so that what their queues hold is destroyed while the rest still lives.

@@ -31,6 +31,8 @@ GatewayContext::GatewayContext(GatewayOptions o, ModelCard c, actors::Client& cl
       metrics(m),
       bodies(std::max(options.http.max_bodies_bytes,
                       std::max(options.http.max_body_bytes, options.stream.max_message_bytes))),
+      // The ids of a text may be several times as long as the text; one answer fits.
+      answers(std::max(options.http.max_bodies_bytes, 8 * options.http.max_body_bytes)),
       streams(std::make_unique<StreamRegistry>(kMaxFinishedBytes)),
       detached(std::make_unique<DetachedAnswers>(options.stream.max_detached)),
       io(options.http.io_threads),

@@ -34,6 +34,7 @@ HttpSession::HttpSession(GatewayContext& context, asio::ip::tcp::socket socket)
       write_timer_(socket_.get_executor()),
       reader_(static_cast<size_t>(context.options.http.max_header_bytes),
               static_cast<size_t>(context.options.http.max_body_bytes)),
+      answer_lease_(context.answers),
       body_lease_(context.bodies) {
   context_.metrics.connection_opened();
 }
@@ -66,6 +67,7 @@ void HttpSession::next_request() {
   route_ = {};
   request_id_.clear();
   head_only_ = false;
+  answer_lease_.release();
   body_lease_.release();
   reader_.begin();
   arm_reading(context_.options.http.idle_timeout);
@@ -259,6 +261,10 @@ void HttpSession::respond(HttpResponse response) {
   state_ = State::answering;
   generating_ = false;
   read_timer_.cancel();
+  if (!answer_lease_.grow_to(static_cast<int64_t>(response.body.size()))) {
+    response =
+        error_response(http_error(503, "too many large answers wait for their readers; try again"));
+  }
   context_.metrics.count_http(route_.label, response.status);
   HeadOptions options;
   options.keep_alive = keep_alive_;
@@ -365,6 +371,7 @@ void HttpSession::close() {
   socket_.close(ignored);
   read_timer_.cancel();
   write_timer_.cancel();
+  answer_lease_.release();
   body_lease_.release();
   generation_.reset();
 }

@@ -84,6 +84,7 @@ class HttpSession final : public HttpWriter,
   // The only memory that a pending read writes to. The parser's buffer moves its bytes as it likes.
   std::array<char, 16384> incoming_;
   RequestReader reader_;
+  BodyLease answer_lease_;
   BodyLease body_lease_;
   std::shared_ptr<Generation> generation_;
   Route route_;

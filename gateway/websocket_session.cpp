@@ -32,6 +32,7 @@ WebSocketSession::WebSocketSession(GatewayContext& context, asio::ip::tcp::socke
     : context_(context),
       ws_(std::move(socket), ahead),
       lease_(context.bodies),
+      message_timer_(ws_.get_executor()),
       tick_timer_(ws_.get_executor()),
       write_timer_(ws_.get_executor()) {
   context_.metrics.connection_opened();
@@ -99,11 +100,27 @@ void WebSocketSession::on_read(ErrorCode error) {
     return read();
   }
   if (!lease_.grow_to(static_cast<int64_t>(buffer_.size()))) return refuse_message();
-  if (!ws_.is_message_done()) return read();
+  if (!ws_.is_message_done()) {
+    if (!std::exchange(in_message_, true)) arm_message();
+    return read();
+  }
+  in_message_ = false;
+  message_timer_.cancel();
   std::string text = beast::buffers_to_string(buffer_.data());
   buffer_.consume(buffer_.size());
   if (buffer_.capacity() > kReadBytes) buffer_.shrink_to_fit();
   on_message(std::move(text), std::exchange(lease_, BodyLease(context_.bodies)));
+}
+
+/// Half a message holds memory that others want: it gets as long as an HTTP body.
+void WebSocketSession::arm_message() {
+  message_timer_.expires_after(context_.options.http.body_timeout);
+  message_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
+    if (error || !self->in_message_ || self->dropped_) return;
+    if (self->message_timer_.expiry() > asio::steady_timer::clock_type::now()) return;
+    self->lease_.release();
+    self->close(CloseCode::try_again, "the message took too long");
+  });
 }
 
 void WebSocketSession::refuse_message() {
@@ -270,6 +287,7 @@ void WebSocketSession::drop(bool client_closed) {
   protocol_->on_closed(client_closed);
   ErrorCode ignored;
   ws_.next_layer().next_layer().close(ignored);
+  message_timer_.cancel();
   tick_timer_.cancel();
   write_timer_.cancel();
   context_.connections.remove(this);

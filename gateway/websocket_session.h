@@ -51,6 +51,7 @@ class WebSocketSession final : public FrameTarget,
   void read();
   void on_read(ErrorCode error);
   void on_message(std::string text, BodyLease lease);
+  void arm_message();
   void refuse_message();
   void push(std::string frame);
   void write_next();
@@ -68,8 +69,10 @@ class WebSocketSession final : public FrameTarget,
 
   GatewayContext& context_;
   boost::beast::websocket::stream<HandedOverSocket> ws_;
-  boost::beast::flat_buffer buffer_;  // the message so far
-  BodyLease lease_;                   // its share of what may be read at once
+  boost::beast::flat_buffer buffer_;         // the message so far
+  BodyLease lease_;                          // its share of what may be read at once
+  bool in_message_ = false;                  // some of a message is here, its end is not
+  boost::asio::steady_timer message_timer_;  // for its end
   boost::asio::steady_timer tick_timer_;
   boost::asio::steady_timer write_timer_;  // a write without progress, or the closing handshake
   WriteProgress write_progress_;

@@ -24,16 +24,16 @@ class LimitsTest : public ServerTest {
 };
 
 TEST_F(LimitsTest, BodiesOfAllConnectionsTogetherAreBounded) {
-  options_.http.max_body_bytes = 100000;
-  options_.http.max_bodies_bytes = 150000;
-  options_.stream.max_message_bytes = 100000;
+  options_.http.max_body_bytes = 400000;
+  options_.http.max_bodies_bytes = 400000;
+  options_.stream.max_message_bytes = 400000;
   start();
-  const std::string request = test::post_text("/tokenize", tokenize_body(90000));
+  const std::string request = test::post_text("/tokenize", tokenize_body(390000));
   auto first = std::make_unique<test::Socket>(port());
-  first->send(std::string_view(request).substr(0, 85000));
+  first->send(std::string_view(request).substr(0, 385000));
   // Every answer takes the server past all sockets that have bytes.
   for (int i = 0; i < 20; ++i) ASSERT_EQ(test::get(port(), "/health")->status, 200);
-  const auto refused = post("/tokenize", tokenize_body(90000));
+  const auto refused = post("/tokenize", tokenize_body(390000));
   ASSERT_EQ(refused->status, 503);
   EXPECT_EQ(refused->headers.at("retry-after"), "1");
   EXPECT_EQ(Json::parse(refused->body)["error"]["type"], "overloaded_error");
@@ -42,26 +42,68 @@ TEST_F(LimitsTest, BodiesOfAllConnectionsTogetherAreBounded) {
   {
     test::WebSocket socket(port());
     ASSERT_THAT(*socket.read(), HasSubstr("session.created"));
-    socket.send(R"({"type":"ping","nonce":"n-1","padding":")" + std::string(90000, 'x') + R"("})");
+    socket.send(R"({"type":"ping","nonce":"n-1","padding":")" + std::string(390000, 'x') + R"("})");
     EXPECT_THAT(*socket.read(), HasSubstr("overloaded_error"));
     EXPECT_FALSE(socket.read());
     EXPECT_EQ(socket.close_code(), 1013);
   }
-  first->send(std::string_view(request).substr(85000));
+  first->send(std::string_view(request).substr(385000));
   EXPECT_EQ(test::read_reply(*first)->status, 200);
   // What was read is given back, also by clients that left.
   first = std::make_unique<test::Socket>(port());
-  first->send(std::string_view(request).substr(0, 85000));
+  first->send(std::string_view(request).substr(0, 385000));
   first.reset();
   EXPECT_TRUE(eventually([&] { return gateway_->connections() == 0; }));
   for (int i = 0; i < 5; ++i) {
-    EXPECT_EQ(post("/tokenize", tokenize_body(90000))->status, 200);
+    EXPECT_EQ(post("/tokenize", tokenize_body(390000))->status, 200);
     test::WebSocket socket(port());
     ASSERT_THAT(*socket.read(), HasSubstr("session.created"));
-    socket.send(R"({"type":"ping","nonce":"n-1","padding":")" + std::string(90000, 'x') + R"("})");
+    socket.send(R"({"type":"ping","nonce":"n-1","padding":")" + std::string(390000, 'x') + R"("})");
     EXPECT_THAT(*socket.read(), HasSubstr("pong"));
     socket.socket().reset();
   }
+}
+
+// Whoever holds the whole budget keeps large bodies out, for as long as a body may take, and no ordinary ones.
+TEST_F(LimitsTest, AMessageWithoutEndIsEnded) {
+  options_.http.max_body_bytes = 400000;
+  options_.http.max_bodies_bytes = 400000;
+  options_.http.body_timeout = 300ms;
+  start();
+  test::WebSocket socket(port());
+  ASSERT_THAT(*socket.read(), HasSubstr("session.created"));
+  std::string opening = test::WebSocket::frame_text(1, std::string(390000, 'x'));
+  opening[0] = 1;  // of a message that goes on
+  socket.socket().send(opening);
+  EXPECT_EQ(post("/tokenize", tokenize_body(20000))->status, 200);
+  EXPECT_FALSE(socket.read());
+  EXPECT_EQ(socket.close_code(), 1013);
+  EXPECT_EQ(post("/tokenize", tokenize_body(390000))->status, 200);
+}
+
+TEST_F(LimitsTest, AnswersThatNobodyReadsAreBounded) {
+  options_.http.max_body_bytes = 400000;
+  options_.http.max_bodies_bytes = 400000;  // and 3.2 MB of answers
+  start();
+  const std::string request = test::post_text("/tokenize", tokenize_body(390000));
+  const size_t answer = post("/tokenize", tokenize_body(390000))->body.size();
+  ASSERT_GT(answer, 400000U);
+  std::vector<std::unique_ptr<test::Socket>> readers;
+  int served = 0;
+  int refused = 0;
+  for (int i = 0; i < 30; ++i) {
+    readers.push_back(std::make_unique<test::Socket>(port(), 4096));
+    readers.back()->send(request);
+  }
+  for (auto& reader : readers) {
+    const auto reply = test::read_reply(*reader);
+    ASSERT_TRUE(reply);
+    (reply->status == 200 ? served : refused) += 1;
+    EXPECT_TRUE(reply->status == 200 || reply->status == 503) << reply->status;
+  }
+  EXPECT_GE(served, 1);
+  EXPECT_GE(refused, 1);
+  EXPECT_EQ(post("/tokenize", tokenize_body(390000))->status, 200);  // given back
 }
 
 // A short text may stand for very many values.
