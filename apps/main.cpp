@@ -17,7 +17,7 @@ constexpr Entry kCommands[] = {
 #ifdef CEDAR_HAS_GATEWAY
     {"serve", "serve a model over HTTP and WebSocket, every role in one process",
      cedar::apps::run_serve},
-    {"config", "settings of cedar serve, described", cedar::apps::run_config},
+    {"config", "check, show and describe files of settings", cedar::apps::run_config},
     {"chat", "terminal client over WebSocket", cedar::apps::run_chat},
 #endif
     {"generate", "answer one prompt or a file of prompts, no server", cedar::apps::run_generate},

@@ -1,4 +1,5 @@
 #include "config/serve_config.h"
+#include "config/cluster_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -95,7 +96,7 @@ TEST(ServeConfig, TheDescriptionListsEverySetting) {
 TEST(ServeConfig, TheCommittedDescriptionIsTheCurrentOne) {
   const auto committed = read_text_file(std::string(CEDAR_SOURCE_DIR) + "/docs/config.md");
   ASSERT_TRUE(committed) << committed.error().message();
-  EXPECT_EQ(*committed, describe_serve_config())
+  EXPECT_EQ(*committed, describe_serve_config() + describe_cluster_config())
       << "write it again: build/bin/cedar config describe > docs/config.md";
 }
 

@@ -1,0 +1,306 @@
+#include "config/cluster_config.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "config/cluster_settings.h"
+#include "config/serve_settings.h"
+#include "config/settings_io.h"
+#include "core/crc32c.h"
+#include "core/device.h"
+#include "core/text_file.h"
+
+namespace cedar::config {
+namespace {
+
+namespace fs = std::filesystem;
+
+NodeSettings node_defaults(const ServeConfig& serve) {
+  NodeSettings node;
+  node.model_directory = serve.model.directory;
+  node.device = serve.model.device;
+  node.threads = serve.engine.threads;
+  node.max_sequences = serve.engine.max_sequences;
+  node.kv_pool_blocks = serve.engine.kv_pool_blocks;
+  node.prefill_chunk_tokens = serve.engine.prefill_chunk_tokens;
+  node.http_host = serve.http.host;
+  node.http_port = serve.http.port;
+  return node;
+}
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
+}
+bool is_wildcard(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
+
+bool is_good_name(const std::string& name) {
+  const auto good = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+  };
+  return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), good);
+}
+
+/// Rules between settings; each complaint names the node.
+class ClusterChecker : public SettingsChecker {
+ public:
+  ClusterChecker(const ClusterConfig& config, const std::string& source)
+      : SettingsChecker(source + ": "), config_(config) {}
+
+  void check() {
+    check_shared();
+    if (config_.nodes.empty()) complain_cluster("node: the cluster has no nodes, [[node]]");
+    for (const NodeSettings& node : config_.nodes) check_node(node);
+    for (const char* role : {"gateway", "encoder", "decoder"}) {
+      const bool found = std::any_of(config_.nodes.begin(), config_.nodes.end(),
+                                     [&](const NodeSettings& node) { return node.has(role); });
+      if (!found) complain_cluster(std::string("node: no node has the role ") + role);
+    }
+  }
+
+ private:
+  void complain_cluster(const std::string& what) {
+    if (complaint_.empty()) complaint_ = prefix_ + what;
+  }
+
+  void check_shared() {
+    const ClusterSettings& cluster = config_.cluster;
+    table("cluster");
+    if (!is_good_name(cluster.name)) {
+      complain("name", "must be 1 to 64 letters, digits, '-', '_' or '.', got " +
+                           toml_string(cluster.name));
+    }
+    if (cluster.lost_after_ms < 2 * cluster.heartbeat_interval_ms) {
+      complain("lost_after_ms", "must be at least two heartbeat intervals, " +
+                                    std::to_string(2 * cluster.heartbeat_interval_ms) + ", got " +
+                                    std::to_string(cluster.lost_after_ms));
+    }
+    if (!config_.tls.enabled) return;
+    table("tls");
+    const std::pair<const char*, const std::string&> files[] = {
+        {"certificate", config_.tls.certificate},
+        {"key", config_.tls.key},
+        {"authority", config_.tls.authority}};
+    for (const auto& [key, file] : files) {
+      if (file.empty()) complain(key, "must name a file when tls.enabled is true");
+    }
+  }
+
+  void check_node(const NodeSettings& node) {
+    const size_t index = names_.size();
+    table("node[" + std::to_string(index) + "]");
+    if (!is_good_name(node.name)) {
+      complain("name",
+               "must be 1 to 64 letters, digits, '-', '_' or '.', got " + toml_string(node.name));
+    }
+    if (!names_.emplace(node.name, index).second) {
+      complain("name", "must be unique, got " + toml_string(node.name) + " a second time");
+    }
+    const auto [same_id, is_new] = ids_.emplace(node.id(), node.name);
+    if (!is_new) {
+      complain("name", toml_string(node.name) + " has the same id as " +
+                           toml_string(same_id->second) + ", " + std::to_string(node.id().value) +
+                           ": choose another name");
+    }
+    table("node " + node.name);
+    check_roles(node);
+    if (const auto device = parse_device(node.device); !device) {
+      complain("device", "must be cpu, cuda or cuda:N, got " + toml_string(node.device));
+    }
+    if (node.has("gateway")) {
+      check_address(node, "control", node.control, false);
+      if (node.http_port != 0) {
+        claim(node, "http_port", node.http_host + ':' + std::to_string(node.http_port));
+      }
+    } else if (!node.control.empty()) {
+      complain("control", "is for gateways only, got " + toml_string(node.control));
+    }
+    if (node.has("encoder") || node.has("decoder") || !node.data.empty()) {
+      check_address(node, "data", node.data, true);
+    }
+    for (const std::string& name : node.gateways) {
+      const NodeSettings* gateway = config_.find(name);
+      if (gateway == nullptr || !gateway->has("gateway")) {
+        complain("gateways", "must be names of gateways, got " + toml_string(name));
+      }
+    }
+  }
+
+  void check_roles(const NodeSettings& node) {
+    if (node.roles.empty()) complain("roles", "must name at least one role, got []");
+    std::vector<std::string> roles = node.roles;
+    std::sort(roles.begin(), roles.end());
+    const auto twice = std::adjacent_find(roles.begin(), roles.end());
+    if (twice != roles.end())
+      complain("roles", "must not repeat, got " + toml_string(*twice) + " twice");
+  }
+
+  void check_address(const NodeSettings& node, const char* key, const std::string& text,
+                     bool any_port) {
+    if (text.empty())
+      return complain(key, "must be host:port for the roles of this node, got \"\"");
+    const auto address = parse_host_port(text);
+    if (!address) return complain(key, "must be host:port, got " + toml_string(text));
+    if (is_wildcard(address->host)) {
+      return complain(key,
+                      "must be an address that other nodes can reach, got " + toml_string(text));
+    }
+    if (address->port == 0 && !any_port) {
+      return complain(key, "must have a port that nodes can dial, got " + toml_string(text));
+    }
+    if (address->port != 0) claim(node, key, address->host + ':' + std::to_string(address->port));
+    if (!is_loopback(address->host) && config_.cluster.secret_file.empty()) {
+      complain(key, "is " + toml_string(text) +
+                        ": a cluster over a network needs cluster.secret_file, which is \"\"");
+    }
+  }
+
+  void claim(const NodeSettings& node, const char* key, const std::string& address) {
+    const auto [other, is_new] = addresses_.emplace(address, node.name + '.' + key);
+    if (!is_new)
+      complain(key, "is " + toml_string(address) + ", which is " + other->second + ", too");
+  }
+
+  const ClusterConfig& config_;
+  std::map<std::string, size_t> names_;
+  std::map<NodeId, std::string> ids_;
+  std::map<std::string, std::string> addresses_;  // host:port -> who has it
+};
+
+std::string beside(const fs::path& file, const std::string& path) {
+  if (path.empty() || fs::path(path).is_absolute()) return path;
+  return (file.parent_path() / path).lexically_normal().string();
+}
+
+}  // namespace
+
+bool NodeSettings::has(std::string_view role) const {
+  return std::find(roles.begin(), roles.end(), role) != roles.end();
+}
+
+NodeId NodeSettings::id() const { return NodeId(crc32c(std::as_bytes(std::span(name)))); }
+
+const NodeSettings* ClusterConfig::find(std::string_view name) const {
+  for (const NodeSettings& node : nodes) {
+    if (node.name == name) return &node;
+  }
+  return nullptr;
+}
+
+std::vector<const NodeSettings*> ClusterConfig::gateways_of(const NodeSettings& node) const {
+  std::vector<const NodeSettings*> gateways;
+  for (const NodeSettings& other : nodes) {
+    if (!other.has("gateway")) continue;
+    const bool wanted =
+        node.gateways.empty() ||
+        std::find(node.gateways.begin(), node.gateways.end(), other.name) != node.gateways.end();
+    if (wanted) gateways.push_back(&other);
+  }
+  return gateways;
+}
+
+ServeConfig ClusterConfig::serve_config(const NodeSettings& node) const {
+  ServeConfig config = serve;
+  config.model.directory = node.model_directory;
+  config.model.device = node.device;
+  config.engine.threads = node.threads;
+  config.engine.max_sequences = node.max_sequences;
+  config.engine.kv_pool_blocks = node.kv_pool_blocks;
+  config.engine.prefill_chunk_tokens = node.prefill_chunk_tokens;
+  config.http.host = node.http_host;
+  config.http.port = node.http_port;
+  return config;
+}
+
+Result<HostPort> parse_host_port(const std::string& text) {
+  const auto bad = [&](const char* what) {
+    return make_error(Errc::invalid_argument, toml_string(text) + ": " + what);
+  };
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos) return bad("no port, expected host:port");
+  HostPort address;
+  address.host = text.substr(0, colon);
+  if (address.host.size() > 2 && address.host.front() == '[' && address.host.back() == ']') {
+    address.host = address.host.substr(1, address.host.size() - 2);
+  } else if (address.host.find(':') != std::string::npos) {
+    return bad("an IPv6 address goes in brackets");
+  }
+  if (address.host.empty()) return bad("no host, expected host:port");
+  const std::string port = text.substr(colon + 1);
+  const bool digits = !port.empty() && port.size() <= 5 &&
+                      port.find_first_not_of("0123456789") == std::string::npos;
+  if (!digits || std::stoi(port) > 65535) return bad("the port must be in [0, 65535]");
+  address.port = static_cast<uint16_t>(std::stoi(port));
+  return address;
+}
+
+bool is_cluster_config(std::string_view toml_text) {
+  const auto root = parse_toml(toml_text, "");
+  return root && (root->contains("cluster") || root->contains("node"));
+}
+
+Result<ClusterConfig> parse_cluster_config(std::string_view toml_text, const std::string& source) {
+  CEDAR_TRY(const toml::value root, parse_toml(toml_text, source));
+  ClusterConfig config;
+  SettingsReader reader(root, source);
+  visit_cluster_settings(config, reader);
+  visit_settings(config.serve, reader);
+  for (const toml::value* table : reader.array("node")) {
+    NodeSettings node = node_defaults(config.serve);
+    reader.element(*table, "node[" + std::to_string(config.nodes.size()) + "]");
+    visit_node_settings(node, reader);
+    config.nodes.push_back(std::move(node));
+  }
+  reader.complain_about_unknown();
+  CEDAR_CHECK_OK(reader.result());
+  ClusterChecker checker(config, source);
+  checker.check();
+  CEDAR_CHECK_OK(checker.result());
+  return config;
+}
+
+Result<ClusterConfig> load_cluster_config(const std::string& path) {
+  CEDAR_TRY(const std::string text, read_text_file(path, FileKind::any));
+  CEDAR_TRY(ClusterConfig config, parse_cluster_config(text, path));
+  const auto resolve = [&](std::string& file) { file = beside(path, file); };
+  resolve(config.cluster.secret_file);
+  resolve(config.tls.certificate);
+  resolve(config.tls.key);
+  resolve(config.tls.authority);
+  resolve(config.serve.model.directory);
+  for (NodeSettings& node : config.nodes) resolve(node.model_directory);
+  return config;
+}
+
+std::string show_node(const ClusterConfig& config, const NodeSettings& node) {
+  SettingsWriter writer;
+  writer.table("[node]");
+  visit_node_settings(node, writer);
+  visit_cluster_settings(config, writer);
+  const ServeConfig serve = config.serve_config(node);
+  visit_settings(serve, writer);
+  return writer.result().substr(1);
+}
+
+std::string describe_cluster_config() {
+  const ClusterConfig defaults;
+  SettingsDescriber describer;
+  describer.paragraph(
+      "\n# Settings of a cluster\n\n"
+      "The file that describes a cluster may hold the tables above, which then are the "
+      "defaults\n"
+      "of every node, the tables that follow, and a `[[node]]` for each node. Relative paths are "
+      "relative\n"
+      "to the file. `cedar config check FILE` says what is wrong with it, `cedar config show FILE "
+      "NODE`\n"
+      "what holds for one node. Examples are in `config/examples/`.\n");
+  visit_cluster_settings(defaults, describer);
+  describer.table("[[node]]");
+  const NodeSettings node = node_defaults(defaults.serve);
+  visit_node_settings(node, describer);
+  return describer.result();
+}
+
+}  // namespace cedar::config

@@ -1,0 +1,69 @@
+#pragma once
+// The list of cluster settings, visited like serve_settings.h.
+
+#include <cstdint>
+#include <limits>
+
+#include "config/cluster_config.h"
+
+namespace cedar::config {
+
+/// Everything but the nodes and the tables of serve_settings.h.
+template <class Config, class Visitor>
+void visit_cluster_settings(Config& c, Visitor& v) {
+  constexpr int64_t kHourMs = 3600 * 1000;
+  v.table("cluster");
+  v.text("name", c.cluster.name, "nodes of another cluster are refused");
+  v.text("secret_file", c.cluster.secret_file,
+         "file whose content every node must know; needed unless all addresses are loopback");
+  v.integer("heartbeat_interval_ms", c.cluster.heartbeat_interval_ms, 10, kHourMs,
+            "between two signs of life");
+  v.integer("lost_after_ms", c.cluster.lost_after_ms, 50, kHourMs,
+            "a node or gateway silent for so long is lost; at least two intervals");
+  v.integer("dial_interval_ms", c.cluster.dial_interval_ms, 10, kHourMs,
+            "between attempts to reach a gateway");
+  v.integer("handshake_timeout_ms", c.cluster.handshake_timeout_ms, 50, kHourMs,
+            "for one attempt to register");
+  v.integer("drain_grace_ms", c.cluster.drain_grace_ms, 0, kHourMs,
+            "time for running work of a node after SIGTERM");
+  v.integer("prefill_attempts", c.cluster.prefill_attempts, 1, 100,
+            "encoders that are tried for one prompt");
+
+  v.table("tls");
+  v.flag("enabled", c.tls.enabled, "encrypt the control plane and verify both sides");
+  v.text("certificate", c.tls.certificate, "PEM file of this cluster's nodes");
+  v.text("key", c.tls.key, "PEM file of its private key");
+  v.text("authority", c.tls.authority, "PEM file of the authority that signed the certificates");
+
+  v.table("data");
+  v.text("transports", c.data.transports, "of UCX, as UCX_TLS; empty: its choice");
+  v.text("devices", c.data.devices, "network devices, as UCX_NET_DEVICES; empty: all");
+  v.flag("checksums", c.data.checksums, "CRC-32C over everything that is pulled");
+  v.integer("spin_rounds", c.data.spin_rounds, 0, 1000000,
+            "polls before the data plane's thread sleeps; 0 on shared processors");
+  v.integer("ping_interval_ms", c.data.ping_interval_ms, 10, kHourMs, "between pings");
+  v.integer("ping_timeout_ms", c.data.ping_timeout_ms, 50, kHourMs,
+            "a peer silent for so long is lost");
+}
+
+template <class Node, class Visitor>
+void visit_node_settings(Node& n, Visitor& v) {
+  constexpr int64_t kMany = std::numeric_limits<int32_t>::max();
+  v.text("name", n.name, "letters, digits, '-', '_' and '.'; unique");
+  v.choices("roles", n.roles, {"gateway", "encoder", "decoder", "engram", "indexer", "cache"},
+            "what the node does");
+  v.text("control", n.control, "host:port where a gateway waits for nodes; others need none");
+  v.text("data", n.data, "host:port where encoders and decoders are reached; port 0: any free one");
+  v.texts("gateways", n.gateways, "names of the gateways to register with; empty: all");
+  v.text("model_directory", n.model_directory, "instead of model.directory");
+  v.text("device", n.device, "instead of model.device");
+  v.integer("threads", n.threads, 0, 1024, "instead of engine.threads");
+  v.integer("max_sequences", n.max_sequences, 1, 65536, "instead of engine.max_sequences");
+  v.integer("kv_pool_blocks", n.kv_pool_blocks, 0, kMany, "instead of engine.kv_pool_blocks");
+  v.integer("prefill_chunk_tokens", n.prefill_chunk_tokens, 1, kMany,
+            "instead of engine.prefill_chunk_tokens");
+  v.text("http_host", n.http_host, "instead of http.host");
+  v.integer("http_port", n.http_port, 0, 65535, "instead of http.port");
+}
+
+}  // namespace cedar::config

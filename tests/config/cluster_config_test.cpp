@@ -1,0 +1,205 @@
+#include "config/cluster_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/crc32c.h"
+#include "tests/support/temp_directory.h"
+
+namespace cedar::config {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string kNodes = R"(
+[[node]]
+name = "gw"
+roles = ["gateway"]
+control = "127.0.0.1:7400"
+[[node]]
+name = "e1"
+roles = ["encoder"]
+data = "127.0.0.1:0"
+threads = 3
+device = "cuda:1"
+[[node]]
+name = "d1"
+roles = ["decoder"]
+data = "127.0.0.1:7501"
+)";
+
+TEST(ClusterConfig, NodesHaveTheSharedSettingsUnlessTheyOverrideThem) {
+  const auto config = parse_cluster_config(
+      "[model]\ndirectory = \"m\"\n[engine]\nthreads = 2\n[http]\nport = 0\n" + kNodes, "c.toml");
+  ASSERT_TRUE(config) << config.error().message();
+  ASSERT_EQ(config->nodes.size(), 3U);
+  EXPECT_EQ(config->cluster.heartbeat_interval_ms, 500);
+  const NodeSettings* encoder = config->find("e1");
+  ASSERT_NE(encoder, nullptr);
+  EXPECT_TRUE(encoder->has("encoder"));
+  EXPECT_FALSE(encoder->has("decoder"));
+  const ServeConfig mine = config->serve_config(*encoder);
+  EXPECT_EQ(mine.engine.threads, 3);
+  EXPECT_EQ(mine.model.device, "cuda:1");
+  EXPECT_EQ(mine.model.directory, "m");
+  const ServeConfig other = config->serve_config(*config->find("d1"));
+  EXPECT_EQ(other.engine.threads, 2);
+  EXPECT_EQ(other.model.device, "cpu");
+  EXPECT_EQ(config->find("nobody"), nullptr);
+}
+
+TEST(ClusterConfig, NodesRegisterWithEveryGatewayOrWithThoseNamed) {
+  const auto config = parse_cluster_config(kNodes + R"(gateways = ["g2"]
+[[node]]
+name = "g2"
+roles = ["gateway", "encoder"]
+control = "127.0.0.1:7401"
+data = "127.0.0.1:7502"
+http_port = 0
+)",
+                                           "c.toml");
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->gateways_of(*config->find("e1")).size(), 2U);
+  const auto named = config->gateways_of(*config->find("d1"));
+  ASSERT_EQ(named.size(), 1U);
+  EXPECT_EQ(named[0]->name, "g2");
+}
+
+TEST(ClusterConfig, TheIdOfANodeIsTheChecksumOfItsName) {
+  NodeSettings node;
+  node.name = "123456789";
+  EXPECT_EQ(node.id(), NodeId(0xE3069283));
+}
+
+struct BadCase {
+  std::string text;
+  const char* complaint;
+};
+
+class BadClusterConfig : public testing::TestWithParam<BadCase> {};
+
+TEST_P(BadClusterConfig, NamesTheKeyAndTheValue) {
+  const auto config = parse_cluster_config(GetParam().text, "bad.toml");
+  ASSERT_FALSE(config);
+  EXPECT_EQ(config.error().code, Errc::invalid_config);
+  EXPECT_THAT(config.error().context, HasSubstr(GetParam().complaint));
+  EXPECT_THAT(config.error().context, HasSubstr("bad.toml"));
+}
+
+std::string node(const std::string& lines) { return kNodes + "[[node]]\n" + lines; }
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, BadClusterConfig,
+    testing::Values(
+        BadCase{"", "the cluster has no nodes"},
+        BadCase{"node = 3", "node must be an array of tables"},
+        BadCase{"[node]\nname = \"x\"", "node must be an array of tables"},
+        BadCase{"node = [1]", "node must be an array of tables"},
+        BadCase{node("name = \"gw\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:0\""),
+                "node[3].name must be unique, got \"gw\" a second time"},
+        BadCase{node("name = \"a b\"\nroles = [\"encoder\"]"), "got \"a b\""},
+        BadCase{node("roles = [\"encoder\"]"), "node[3].name must be 1 to 64 letters"},
+        BadCase{node("name = \"x\"\nroles = [\"writer\"]"),
+                "node[3].roles may hold gateway, encoder, decoder, engram, indexer, cache, got "
+                "\"writer\""},
+        BadCase{node("name = \"x\""), "node x.roles must name at least one role"},
+        BadCase{node("name = \"x\"\nroles = [\"encoder\", \"encoder\"]"),
+                "node x.roles must not repeat, got \"encoder\" twice"},
+        BadCase{node("name = \"x\"\nroles = [\"encoder\"]"), "node x.data must be host:port"},
+        BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1\""),
+                "node x.data must be host:port, got \"127.0.0.1\""},
+        BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:70000\""),
+                "got \"127.0.0.1:70000\""},
+        BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"0.0.0.0:1\""),
+                "node x.data must be an address that other nodes can reach, got \"0.0.0.0:1\""},
+        BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:7501\""),
+                "node x.data is \"127.0.0.1:7501\", which is d1.data, too"},
+        BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"10.0.0.1:7501\""),
+                "a cluster over a network needs cluster.secret_file, which is \"\""},
+        BadCase{node("name = \"x\"\nroles = [\"gateway\"]\nhttp_port = 0"),
+                "node x.control must be host:port"},
+        BadCase{node("name = \"x\"\nroles = [\"gateway\"]\ncontrol = \"127.0.0.1:0\""),
+                "node x.control must have a port that nodes can dial, got \"127.0.0.1:0\""},
+        BadCase{node("name = \"x\"\nroles = [\"gateway\"]\ncontrol = \"127.0.0.1:7401\""),
+                "node x.http_port is \"127.0.0.1:8080\", which is gw.http_port, too"},
+        BadCase{node("name = \"x\"\nroles = [\"cache\"]\ncontrol = \"127.0.0.1:1\""),
+                "node x.control is for gateways only"},
+        BadCase{node("name = \"x\"\nroles = [\"cache\"]\ngateways = [\"d1\"]"),
+                "node x.gateways must be names of gateways, got \"d1\""},
+        BadCase{node("name = \"x\"\nroles = [\"cache\"]\ndevice = \"tpu\""),
+                "node x.device must be cpu, cuda or cuda:N, got \"tpu\""},
+        BadCase{node("name = \"x\"\nroles = [\"cache\"]\nthreads = -1"),
+                "node[3].threads must be in [0, 1024], got -1"},
+        BadCase{node("name = \"x\"\nrole = [\"cache\"]"), "node[3].role is no known setting"},
+        BadCase{"[[node]]\nname = \"e\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:0\"",
+                "no node has the role gateway"},
+        BadCase{"[cluster]\nlost_after_ms = 900\n" + kNodes,
+                "cluster.lost_after_ms must be at least two heartbeat intervals, 1000, got 900"},
+        BadCase{"[cluster]\nname = \"\"\n" + kNodes, "cluster.name must be 1 to 64 letters"},
+        BadCase{"[tls]\nenabled = true\n" + kNodes,
+                "tls.certificate must name a file when tls.enabled is true"},
+        BadCase{"[tls]\nenabled = 1\n" + kNodes, "tls.enabled must be true or false"},
+        BadCase{"[http]\nport = 70000\n" + kNodes, "http.port must be in [0, 65535], got 70000"},
+        BadCase{"[clutser]\n" + kNodes, "clutser is no known setting"}));
+
+TEST(ClusterConfig, PathsAreRelativeToTheFile) {
+  const test::TempDirectory directory;
+  const std::string path = directory.path() + "/cluster.toml";
+  std::ofstream(path) << "[cluster]\nsecret_file = \"keys/secret\"\n[model]\ndirectory = "
+                         "\"../model\"\n"
+                      << kNodes << "model_directory = \"/absolute\"\n";
+  const auto config = load_cluster_config(path);
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->cluster.secret_file, directory.path() + "/keys/secret");
+  const std::string parent = std::filesystem::path(directory.path()).parent_path().string();
+  EXPECT_EQ(config->find("gw")->model_directory, parent + "/model");
+  EXPECT_EQ(config->find("d1")->model_directory, "/absolute");
+}
+
+TEST(ClusterConfig, WhatIsShownOfANodeIsTomlWithEverythingInIt) {
+  const auto config = parse_cluster_config("[engine]\nthreads = 2\n" + kNodes, "c.toml");
+  ASSERT_TRUE(config) << config.error().message();
+  const std::string text = show_node(*config, *config->find("e1"));
+  EXPECT_THAT(text, HasSubstr("[[node]]\nname = \"e1\"\nroles = [\"encoder\"]\n"));
+  EXPECT_THAT(text, HasSubstr("lost_after_ms = 2000\n"));
+  EXPECT_THAT(text, HasSubstr("\n[engine]\nthreads = 3\n"));
+  EXPECT_TRUE(is_cluster_config(text));
+  // It lacks the other nodes and nothing else.
+  const auto again = parse_cluster_config(text, "again");
+  ASSERT_FALSE(again);
+  EXPECT_THAT(again.error().context, HasSubstr("no node has the role gateway"));
+}
+
+TEST(ClusterConfig, AFileOfServeIsNoCluster) {
+  EXPECT_FALSE(is_cluster_config("[http]\nport = 1\n"));
+  EXPECT_FALSE(is_cluster_config("no toml ["));
+  EXPECT_TRUE(is_cluster_config("[cluster]\n"));
+  EXPECT_TRUE(is_cluster_config("[[node]]\n"));
+}
+
+TEST(ClusterConfig, EveryExampleIsValid) {
+  int examples = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string(CEDAR_SOURCE_DIR) + "/config/examples")) {
+    const auto config = load_cluster_config(entry.path().string());
+    EXPECT_TRUE(config) << config.error().message();
+    ++examples;
+  }
+  EXPECT_GE(examples, 3);
+}
+
+TEST(HostPort, TakesNamesAndBothKindsOfAddresses) {
+  EXPECT_EQ(parse_host_port("node-1:80")->host, "node-1");
+  EXPECT_EQ(parse_host_port("10.0.0.1:65535")->port, 65535);
+  EXPECT_EQ(parse_host_port("[::1]:7")->host, "::1");
+  for (const char* bad :
+       {"", ":", "a", "a:", ":1", "a:b", "a:65536", "a:-1", "::1:7", "a:000001"}) {
+    EXPECT_FALSE(parse_host_port(bad)) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace cedar::config
