@@ -17,7 +17,8 @@ struct Entry {
 constexpr Entry kBenches[] = {
     {"kernels", "every operation, against the machine's ceilings", run_bench_kernels},
     {"engine", "prefill and decode of a whole model", run_bench_engine},
-#ifdef CEDAR_HAS_TRANSPORT
+#ifdef CEDAR_HAS_CLUSTER
+    {"serve", "load on the gateway: latency, loss, memory, slow readers", run_bench_serve},
     {"transport", "pulls between two processes, against ucx_perftest", run_bench_transport},
 #endif
 };

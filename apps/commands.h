@@ -15,6 +15,7 @@ int run_inspect(int argc, char** argv);
 int run_verify(int argc, char** argv);
 
 // Builds with CEDAR_CLUSTER only.
+int run_bench_serve(int argc, char** argv);
 int run_bench_transport(int argc, char** argv);
 int run_serve(int argc, char** argv);
 int run_config(int argc, char** argv);

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -15,6 +14,7 @@
 #include "apps/options.h"
 #include "bench/kernels/ceilings.h"
 #include "bench/kernels/cuda_measure.h"
+#include "bench/support/report.h"
 #include "engine/engine.h"
 #include "engine/runtime.h"
 #include "engine/step_bytes.h"
@@ -126,6 +126,7 @@ Result<Rates> run_once(std::shared_ptr<const engine::LoadedModel> model, const O
 }
 
 Status run(const Options& options) {
+  CEDAR_TRY(ReportFile file, ReportFile::open(options.json_path));
   const bool cuda = options.device.kind == DeviceKind::cuda;
   engine::EngineOptions settings;
   settings.device = options.device;
@@ -135,7 +136,7 @@ Status run(const Options& options) {
   CEDAR_TRY(const auto model,
             engine::load_model(options.model, model::Role::all, loading.context()));
   std::printf("loaded in %.1f s\n", seconds_since(load_begin));
-  nlohmann::json report = nlohmann::json::array();
+  nlohmann::ordered_json report = nlohmann::json::array();
   std::printf("%7s %7s %6s %12s %10s %12s %12s %9s %9s %9s\n", "threads", "prompt", "batch",
               "prefill t/s", cuda ? "of bf16" : "of f32", "decode t/s", "step ms", "MB/step",
               "of read", "of cache");
@@ -184,13 +185,7 @@ Status run(const Options& options) {
       }
     }
   }
-  if (!options.json_path.empty()) {
-    std::ofstream file(options.json_path);
-    file << report.dump(1) << "\n";
-    file.close();
-    if (!file) return make_error(Errc::io_error, "cannot write " + options.json_path);
-  }
-  return {};
+  return file.write(report);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "bench/kernels/ceilings.h"
 #include "bench/kernels/cuda_measure.h"
 #include "bench/kernels/timing.h"
+#include "bench/support/report.h"
 #include "core/device_memory.h"
 
 namespace cedar::bench {
@@ -271,15 +271,8 @@ Status run_all(const Options& options) {
     CEDAR_CHECK_OK(check_device(options.device));
     CEDAR_TRY(machine, cuda_device_name(options.device));
   }
-  std::ofstream json;
-  if (!options.json_path.empty()) {  // before the minutes of measuring
-    json.open(options.json_path);
-    if (!json) return make_error(Errc::io_error, "cannot write " + options.json_path);
-  }
-  char date[32];
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+  CEDAR_TRY(ReportFile file, ReportFile::open(options.json_path));
+  const std::string date = utc_date();
   nlohmann::json report{{"benchmark", "kernels"},
                         {"machine", machine},
                         {"device", to_string(options.device)},
@@ -287,17 +280,12 @@ Status run_all(const Options& options) {
                         {"clock", options.clock == Clock::wall ? "wall" : "processor"},
                         {"date", date},
                         {"runs", nlohmann::json::array()}};
-  std::printf("%s, %s\n", machine.c_str(), date);
+  std::printf("%s, %s\n", machine.c_str(), date.c_str());
   for (const int threads : options.threads) {
     CEDAR_TRY(nlohmann::json run, run_with_threads(options, cases, threads));
     report["runs"].push_back(std::move(run));
   }
-  if (json.is_open()) {
-    json << report.dump(1) << '\n';
-    json.close();
-    if (!json) return make_error(Errc::io_error, "cannot write " + options.json_path);
-  }
-  return {};
+  return file.write(report);
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdio>
-#include <fstream>
 #include <future>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -13,6 +12,7 @@
 #include "apps/commands.h"
 #include "apps/options.h"
 #include "bench/kernels/timing.h"
+#include "bench/support/report.h"
 #include "bench/transport/perftest.h"
 #include "bench/transport/producer.h"
 #include "core/units.h"
@@ -183,7 +183,7 @@ int64_t iterations(uint64_t bytes) {
 }
 
 Status run_link(const LinkKind& kind, Producer& producer, const Options& options,
-                nlohmann::json& report) {
+                nlohmann::ordered_json& report) {
   CEDAR_CHECK_OK(producer.start());
   CEDAR_TRY(auto consumer, Consumer::connect(kind, producer, options));
   // The same work on both sides: reads of the other's memory, or messages where these are what the link does well.
@@ -244,6 +244,7 @@ Status run_link(const LinkKind& kind, Producer& producer, const Options& options
 }
 
 Status run(const Options& options) {
+  CEDAR_TRY(ReportFile file, ReportFile::open(options.json_path));
   // All forks before the first thread and the first UCX call.
   std::vector<std::unique_ptr<Producer>> producers;
   for (const std::string& name : options.links) {
@@ -251,20 +252,17 @@ Status run(const Options& options) {
                                             static_cast<uint32_t>(options.spin_rounds)));
     producers.push_back(std::move(producer));
   }
-  nlohmann::json report = {
-      {"benchmark", "transport"},           {"machine", options.machine},
-      {"spin_rounds", options.spin_rounds}, {"in_flight", options.in_flight},
-      {"pulls", nlohmann::json::array()},   {"handoffs", nlohmann::json::array()}};
+  nlohmann::ordered_json report = {{"benchmark", "transport"},
+                                   {"machine", options.machine},
+                                   {"spin_rounds", options.spin_rounds},
+                                   {"in_flight", options.in_flight},
+                                   {"pulls", nlohmann::ordered_json::array()},
+                                   {"handoffs", nlohmann::ordered_json::array()}};
   for (size_t i = 0; i < producers.size(); ++i) {
     CEDAR_CHECK_OK(run_link(link_kind(options.links[i]), *producers[i], options, report));
     producers[i].reset();
   }
-  if (options.json_path.empty()) return {};
-  std::ofstream file(options.json_path);
-  file << report.dump(1) << "\n";
-  file.close();
-  if (!file) return make_error(Errc::io_error, "cannot write " + options.json_path);
-  return {};
+  return file.write(report);
 }
 
 }  // namespace
