@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "engine/candidate_sampling.h"
 #include "engine/forward.h"
 #include "engine/request_checks.h"
 #include "engine/ring_runs.h"
@@ -61,8 +62,9 @@ struct DecodeEngine::Impl {
   Result<StreamState> encode_new_tokens(Forward& forward, const StepPlan& plan);
   Result<StreamState> join_replay(const StepPlan& plan, const StreamState& decoded);
   std::vector<BatchSequence> decoder_rows(const StepPlan& plan);
-  TokenEvent sample_for(Decode& decode, const float* logits);
-  Result<SampledToken> sample_token(Decode& decode, const float* logits) const;
+  Status sample_all(const float* logits, const std::vector<Decode*>& sampling,
+                    std::vector<TokenEvent>& events);
+  TokenEvent event_of(Decode& decode, Result<SampledToken> sampled) const;
   Status place_windows(const Decode& decode);
   Status place_pending(const Decode& decode);
   /// Host to device, in the order of the steps.
@@ -309,27 +311,44 @@ std::vector<BatchSequence> DecodeEngine::Impl::decoder_rows(const StepPlan& plan
   return sequences;
 }
 
-/// Also advances the constraint.
-Result<SampledToken> DecodeEngine::Impl::sample_token(Decode& decode, const float* logits) const {
-  std::shared_ptr<const structured::TokenMask> allowed;
-  if (decode.output_state) {
-    CEDAR_TRY(allowed, decode.output_state->mask());
+Status DecodeEngine::Impl::sample_all(const float* logits, const std::vector<Decode*>& sampling,
+                                      std::vector<TokenEvent>& events) {
+  std::vector<std::shared_ptr<const structured::TokenMask>> masks(sampling.size());
+  std::vector<std::optional<Error>> failed(sampling.size());
+  std::vector<SamplingJob> jobs;
+  for (size_t i = 0; i < sampling.size(); ++i) {
+    const Decode& decode = *sampling[i];
+    if (decode.output_state) {
+      auto mask = decode.output_state->mask();
+      if (mask) {
+        masks[i] = std::move(*mask);
+      } else {
+        failed[i] = std::move(mask.error());
+      }
+    }
+    jobs.push_back({&decode.request.sampling, decode.request.prompt, decode.output(),
+                    decode.stop_ids, masks[i].get()});
   }
-  CEDAR_TRY(SampledToken token,
-            sample({logits, static_cast<size_t>(model->config.vocab_size)}, decode.request.sampling,
-                   decode.request.prompt, decode.output(), decode.stop_ids, allowed.get()));
-  if (decode.output_state && !decode.output_state->accept(token.token)) {
-    return make_error(Errc::internal, "token " + std::to_string(token.token) +
-                                          " was sampled against the constraint");
+  CEDAR_TRY(SampledRows sampled,
+            sample_rows(runtime.context(), logits, model->config.vocab_size, jobs));
+  stats.whole_rows = sampled.whole_rows;
+  for (size_t i = 0; i < sampling.size(); ++i) {
+    Result<SampledToken>& token = sampled.tokens[i];
+    events.push_back(failed[i] ? event_of(*sampling[i], std::move(*failed[i]))
+                               : event_of(*sampling[i], std::move(token)));
   }
-  return token;
+  return {};
 }
 
-TokenEvent DecodeEngine::Impl::sample_for(Decode& decode, const float* logits) {
+/// Takes a token over into the sequence and its constraint.
+TokenEvent DecodeEngine::Impl::event_of(Decode& decode, Result<SampledToken> sampled) const {
   TokenEvent event;
   event.id = decode.request.id;
   event.index = static_cast<int64_t>(decode.output().size());
-  auto sampled = sample_token(decode, logits);
+  if (sampled && decode.output_state && !decode.output_state->accept(sampled->token)) {
+    sampled = make_error(Errc::internal, "token " + std::to_string(sampled->token) +
+                                             " was sampled against the constraint");
+  }
   if (!sampled) {
     event.finish = FinishReason::failed;
     event.error = std::move(sampled.error());
@@ -389,12 +408,7 @@ Result<std::vector<TokenEvent>> DecodeEngine::step() {
   if (!sampling.empty()) {
     const auto count = static_cast<int64_t>(rows.size());
     CEDAR_TRY(const float* device_logits, forward.logits(state, upload(ctx, rows), count));
-    CEDAR_TRY(const auto logits,
-              HostValues<float>::read(ctx, device_logits, count * impl.model->config.vocab_size));
-    for (size_t i = 0; i < sampling.size(); ++i) {
-      const float* row = logits.data() + static_cast<int64_t>(i) * impl.model->config.vocab_size;
-      events.push_back(impl.sample_for(*sampling[i], row));
-    }
+    CEDAR_CHECK_OK(impl.sample_all(device_logits, sampling, events));
     for (const TokenEvent& event : events) {
       if (event.finish != FinishReason::none) cancel(event.id);
     }

@@ -6,33 +6,16 @@
 #include <string>
 #include <unordered_map>
 
+#include "engine/sampling_rules.h"
 #include "engine/structured/token_mask.h"
 
 namespace cedar::engine {
 namespace {
 
-constexpr float kGreedyBelow = 1e-5F;
-constexpr float kLowestTemperature = 0.01F;
-
 Status out_of_range(const char* field, const char* range, double value) {
   std::string text = std::to_string(value);
   return make_error(Errc::invalid_argument,
                     std::string(field) + ": must be " + range + ", got " + text);
-}
-
-/// SplitMix64's finaliser: a bijection of 64 bits whose output bits all depend on all input bits.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ULL;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
-
-/// Gumbel noise of token `token` at output position `position`: a pure function of the key.
-float gumbel(uint64_t key, uint64_t position, uint64_t token) {
-  const uint64_t bits = mix(mix(key ^ mix(position)) ^ token);
-  const double u = (static_cast<double>(bits >> 40) + 0.5) * 0x1p-24;
-  return static_cast<float>(-std::log(-std::log(u)));
 }
 
 float log_sum_exp(std::span<const float> logits) {
@@ -41,11 +24,6 @@ float log_sum_exp(std::span<const float> logits) {
   double sum = 0;
   for (float l : logits) sum += std::exp(static_cast<double>(l - peak));
   return peak + static_cast<float>(std::log(sum));
-}
-
-/// Higher value first, then lower id.
-bool better(const TokenLogprob& a, const TokenLogprob& b) {
-  return a.logprob != b.logprob ? a.logprob > b.logprob : a.token < b.token;
 }
 
 void apply_penalties(std::vector<float>& logits, const SamplingParams& params,
@@ -87,33 +65,9 @@ std::vector<TokenLogprob> filter(std::span<const float> scaled, const SamplingPa
     }
   }
   std::sort(kept.begin(), kept.end(), better);
-  if (params.top_k > 0 && kept.size() > static_cast<size_t>(params.top_k)) {
-    kept.resize(static_cast<size_t>(params.top_k));
-  }
-  if (params.top_p < 1.0F) {
-    double mass = 0;
-    for (const TokenLogprob& t : kept) mass += std::exp(static_cast<double>(t.logprob));
-    const double wanted = mass * static_cast<double>(params.top_p);
-    double sum = 0;
-    size_t count = 0;
-    while (count < kept.size() && (count == 0 || sum < wanted)) {
-      sum += std::exp(static_cast<double>(kept[count].logprob));
-      ++count;
-    }
-    kept.resize(count);
-  }
+  keep_top_k(kept, params);
+  if (params.top_p < 1.0F) keep_top_p(kept, params.top_p);
   return kept;
-}
-
-/// A finished value must end, however few tokens it has.
-bool leaves_only(const structured::TokenMask* allowed, std::span<const TokenId> stop_ids) {
-  if (allowed == nullptr) return false;
-  int64_t others = allowed->count();
-  std::vector<TokenId> distinct(stop_ids.begin(), stop_ids.end());
-  std::sort(distinct.begin(), distinct.end());
-  distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
-  for (const TokenId id : distinct) others -= allowed->allows(id) ? 1 : 0;
-  return others == 0;
 }
 
 }  // namespace
@@ -173,33 +127,23 @@ Result<SampledToken> sample(std::span<const float> raw, const SamplingParams& pa
   }
 
   if (allowed != nullptr) allowed->apply(logits);
-  if (output.size() < static_cast<size_t>(params.min_tokens) && !leaves_only(allowed, stop_ids)) {
+  if (masks_stops(params, output.size(), stop_ids, allowed)) {
     for (TokenId id : stop_ids) logits[static_cast<size_t>(id)] = -kInfinity;
   }
   for (const auto& [id, bias] : params.logit_bias) logits[static_cast<size_t>(id)] += bias;
   apply_penalties(logits, params, prompt, output);
 
-  if (params.temperature < kGreedyBelow) {
+  if (is_greedy(params)) {
     result.token = argmax(logits);
   } else {
-    const float temperature = std::max(params.temperature, kLowestTemperature);
-    for (float& l : logits) l /= temperature;
-    const uint64_t key = mix(params.seed ^ mix(params.choice));
-    float best = -kInfinity;
-    const bool everything = params.top_p >= 1.0F && params.top_k <= 0 && params.min_p <= 0;
-    const auto consider = [&](TokenId id, float value) {
-      if (value == -kInfinity) return;
-      const float noisy = value + gumbel(key, output.size(), static_cast<uint64_t>(id));
-      if (noisy > best || (noisy == best && id < result.token)) {
-        best = noisy;
-        result.token = id;
-      }
-    };
-    if (everything) {
-      for (size_t i = 0; i < logits.size(); ++i) consider(static_cast<TokenId>(i), logits[i]);
+    for (float& l : logits) l /= divisor(params);
+    NoisyBest best(params, output.size());
+    if (!filters(params)) {
+      for (size_t i = 0; i < logits.size(); ++i) best.consider(static_cast<TokenId>(i), logits[i]);
     } else {
-      for (const TokenLogprob& t : filter(logits, params)) consider(t.token, t.logprob);
+      for (const TokenLogprob& t : filter(logits, params)) best.consider(t.token, t.logprob);
     }
+    result.token = best.token();
   }
   if (params.logprobs >= 0) {
     result.logprob =

@@ -180,6 +180,22 @@ Status check(const TopkParams& p) {
   return checks.status();
 }
 
+Status check(const LogitCandidatesParams& p) {
+  return Checks("logit_candidates")
+      .at_least("columns", p.columns, 1)
+      .at_most("columns", p.columns, INT32_MAX)
+      .at_least("k", p.k, 1)
+      .at_most("k", p.k, p.columns)
+      .at_least("raw_k", p.raw_k, 0)
+      .at_most("raw_k", p.raw_k, p.columns)
+      .present("logits", p.logits)
+      .present("draws", p.draws)
+      .present("candidates", p.candidates)
+      .present("raw_best", p.raw_k == 0 ? p.logits : static_cast<const void*>(p.raw_best))
+      .present("stats", p.stats)
+      .status();
+}
+
 Status check(const CandidateBlocksParams& p) {
   Checks checks("candidate_blocks");
   checks.at_least("columns", p.columns, 0)
@@ -381,6 +397,10 @@ Status index_score(KernelContext& ctx, const IndexScoreParams& p) {
 }
 Status topk(KernelContext& ctx, const TopkParams& p) {
   return run("topk", ctx, p, p.rows, check(p), cpu::topk, CEDAR_ON_CUDA(topk));
+}
+Status logit_candidates(KernelContext& ctx, const LogitCandidatesParams& p) {
+  return run("logit_candidates", ctx, p, p.rows, check(p), cpu::logit_candidates,
+             CEDAR_ON_CUDA(logit_candidates));
 }
 Status candidate_blocks(KernelContext& ctx, const CandidateBlocksParams& p) {
   return run("candidate_blocks", ctx, p, p.rows, check(p), cpu::candidate_blocks,

@@ -34,6 +34,8 @@ class TokenMask {
     }
     return true;
   }
+  /// Bit id % 64 of word id / 64.
+  std::span<const uint64_t> words() const { return words_; }
   size_t bytes() const { return words_.size() * sizeof(uint64_t); }
 
   /// Minus infinity for every id that is not allowed. `logits` may be longer than the mask.

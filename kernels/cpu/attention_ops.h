@@ -8,6 +8,7 @@
 #include "kernels/hyper_connection.h"
 #include "kernels/index_score.h"
 #include "kernels/kv_write.h"
+#include "kernels/logit_candidates.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/sparse_attention.h"
@@ -23,6 +24,7 @@ Status compress(KernelContext& ctx, const CompressParams& p);
 Status index_query(KernelContext& ctx, const IndexQueryParams& p);
 Status index_score(KernelContext& ctx, const IndexScoreParams& p);
 Status topk(KernelContext& ctx, const TopkParams& p);
+Status logit_candidates(KernelContext& ctx, const LogitCandidatesParams& p);
 Status candidate_blocks(KernelContext& ctx, const CandidateBlocksParams& p);
 Status sparse_attention(KernelContext& ctx, const SparseAttentionParams& p);
 Status hc_pre(KernelContext& ctx, const HcPreParams& p);
