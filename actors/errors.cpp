@@ -15,6 +15,9 @@ Errc errc_of_system_error(caf::sec code) {
     case caf::sec::request_timeout: return Errc::deadline_exceeded;
     case caf::sec::request_receiver_down:
     case caf::sec::remote_lookup_failed:
+    case caf::sec::disconnect_during_handshake:
+    case caf::sec::connection_timeout:
+    case caf::sec::no_route_to_receiving_node:
     case caf::sec::cannot_connect_to_node: return Errc::unavailable;
     default: return Errc::internal;
   }

@@ -14,16 +14,10 @@
 #include <vector>
 
 #include "actors/load_board.h"
+#include "actors/membership_messages.h"
 #include "actors/messages.h"
 
 namespace cedar::actors {
-
-/// What one stage can hold; from the engine's options and pool.
-struct StageCapacity {
-  int64_t sequences = 0;
-  int64_t blocks = 0;
-  int64_t block_tokens = 0;
-};
 
 struct RouterOptions {
   StageCapacity encoder;
