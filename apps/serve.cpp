@@ -11,6 +11,7 @@
 #include "apps/commands.h"
 #include "apps/model_setup.h"
 #include "apps/options.h"
+#include "apps/serve_access.h"
 #include "config/serve_config.h"
 #include "core/log.h"
 #include "core/thread_pool.h"
@@ -145,7 +146,7 @@ actors::SystemOptions system_options(const config::ServeConfig& c, Device device
   return options;
 }
 
-gateway::GatewayOptions gateway_options(const config::ServeConfig& c) {
+Result<gateway::GatewayOptions> gateway_options(const config::ServeConfig& c) {
   gateway::GatewayOptions options;
   gateway::HttpOptions& http = options.http;
   http.host = c.http.host;
@@ -162,6 +163,10 @@ gateway::GatewayOptions gateway_options(const config::ServeConfig& c) {
   http.write_timeout = Milliseconds(c.http.write_timeout_ms);
   http.max_unsent_bytes = c.http.max_unsent_bytes;
   http.request_timeout = Milliseconds(c.http.request_timeout_ms);
+  CEDAR_CHECK_OK(check_origins(c.http.allowed_origins));
+  http.allowed_origins = c.http.allowed_origins;
+  http.metrics_need_key = c.http.metrics == "key";
+  CEDAR_TRY(options.keys, read_api_keys(c.keys));
   gateway::StreamOptions& stream = options.stream;
   stream.max_message_bytes = c.http.max_body_bytes;
   stream.max_unsent_bytes = c.http.max_unsent_bytes;
@@ -179,6 +184,12 @@ gateway::GatewayOptions gateway_options(const config::ServeConfig& c) {
 
 int serve(const config::ServeConfig& c) {
   StopSignals signals;
+  // Before the model, which takes minutes to load: mistakes are told at once.
+  const auto access = gateway_options(c);
+  if (!access) {
+    fail(access.error().context);
+    return 2;
+  }
   const auto device = parse_device(c.model.device);
   if (!device) return fail(device.error().message());
   const int threads =
@@ -206,7 +217,7 @@ int serve(const config::ServeConfig& c) {
   options.engine.constraints = make_constraints(*files);
   auto system = actors::System::start(files->model, options);
   if (!system) return fail(system.error().message());
-  auto started = gateway::Gateway::start(gateway_options(c), card, (*system)->client(), metrics);
+  auto started = gateway::Gateway::start(*access, card, (*system)->client(), metrics);
   if (!started) return fail(started.error().message());
   gateway = std::move(*started);
 

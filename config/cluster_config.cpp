@@ -270,6 +270,7 @@ Result<ClusterConfig> load_cluster_config(const std::string& path) {
   resolve(config.tls.key);
   resolve(config.tls.authority);
   resolve(config.serve.model.directory);
+  for (KeySettings& key : config.serve.keys) resolve(key.file);
   for (NodeSettings& node : config.nodes) resolve(node.model_directory);
   return config;
 }

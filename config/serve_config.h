@@ -52,6 +52,19 @@ struct HttpSettings {
   int64_t max_unsent_bytes = 4 << 20;  // per connection; more unread output drops the client
   int64_t request_timeout_ms = 600000;
   int64_t shutdown_grace_ms = 3000;
+  std::vector<std::string> allowed_origins;  // of web pages; none: only the server's own page
+  std::string metrics = "open";  // "open" or "key": whether /metrics asks for an API key
+};
+
+/// An API key. Where it comes from is written here, the key itself never is: exactly one of sha256, file and env.
+struct KeySettings {
+  std::string name;
+  std::string sha256;  // of the key, in hexadecimal
+  std::string file;    // that holds the key in its first line
+  std::string env;     // variable of the environment that holds it
+  int64_t max_concurrent = 0;
+  int64_t requests_per_minute = 0;
+  int64_t tokens_per_minute = 0;
 };
 
 struct StreamSettings {
@@ -71,6 +84,7 @@ struct ServeConfig {
   ActorSettings actors;
   HttpSettings http;
   StreamSettings stream;
+  std::vector<KeySettings> keys;  // none: everybody may
 };
 
 /// Errors: invalid_config naming the key, its value and what is allowed; unknown keys are errors too.

@@ -9,7 +9,8 @@
 namespace cedar::config {
 
 /// Calls, for every setting: v.table(name), v.text(key, field, help), v.choice(key, field, {..}, help),
-/// v.integer(key, field, min, max, help), v.texts(key, field, help).
+/// v.integer(key, field, min, max, help), v.texts(key, field, help); and for every list of tables
+/// v.list(name, field, help, visit), which calls visit(entry, v) for each of them.
 template <class Config, class Visitor>
 void visit_settings(Config& c, Visitor& v) {
   constexpr int64_t kMany = std::numeric_limits<int32_t>::max();
@@ -66,6 +67,9 @@ void visit_settings(Config& c, Visitor& v) {
             "deadline of a request, waiting included");
   v.integer("shutdown_grace_ms", c.http.shutdown_grace_ms, 0, kHourMs,
             "time for running answers after a stop signal");
+  v.texts("allowed_origins", c.http.allowed_origins,
+          "web pages that may use the API from elsewhere (CORS), as https://host:port, or *");
+  v.choice("metrics", c.http.metrics, {"open", "key"}, "whether /metrics asks for an API key");
 
   v.table("stream");
   v.integer("max_in_flight", c.stream.max_in_flight, 1, 100000, "answers at once on one WebSocket");
@@ -80,6 +84,20 @@ void visit_settings(Config& c, Visitor& v) {
             "an answer goes on without a client");
   v.integer("max_detached", c.stream.max_detached, 0, 1000000,
             "answers without a client; the oldest ends for one more, and for requests that wait");
+
+  v.list("keys", c.keys,
+         "One table for each API key; without any, no key is asked for (docs/http.md).",
+         [](auto& key, auto& visitor) {
+           visitor.text("name", key.name, "what the key is called; every key its own");
+           visitor.text("sha256", key.sha256, "the key's SHA-256 in hexadecimal, or ...");
+           visitor.text("file", key.file, "... a file with the key in its first line, or ...");
+           visitor.text("env", key.env, "... the variable of the environment that holds it");
+           visitor.integer("max_concurrent", key.max_concurrent, 0, 1000000,
+                           "requests at once; 0: no bound");
+           visitor.integer("requests_per_minute", key.requests_per_minute, 0, kMany, "0: no bound");
+           visitor.integer("tokens_per_minute", key.tokens_per_minute, 0, kMany,
+                           "of prompts and answers; 0: no bound");
+         });
 }
 
 }  // namespace cedar::config

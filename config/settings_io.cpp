@@ -210,8 +210,10 @@ void SettingsWriter::integer(const char* key, int64_t value, int64_t, int64_t, c
 
 // --- describer -------------------------------------------------------------------------------------------
 
-void SettingsDescriber::table(const std::string& name) {
-  out_ << "\n## " << name << "\n\n| key | default | allowed | meaning |\n|---|---|---|---|\n";
+void SettingsDescriber::table(const std::string& name, const std::string& help) {
+  out_ << "\n## " << name << "\n\n"
+       << help << (help.empty() ? "" : "\n\n")
+       << "| key | default | allowed | meaning |\n|---|---|---|---|\n";
 }
 void SettingsDescriber::text(const char* key, const std::string& value, const char* help) {
   row(key, toml_string(value), "string", help);

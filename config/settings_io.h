@@ -2,7 +2,8 @@
 // Visitors of a settings list (serve_settings.h, cluster_settings.h): range check, TOML reader, TOML writer and
 // documentation writer. They all take the same calls:
 //   table(name), text(key, field, help), texts(key, field, help), flag(key, field, help),
-//   choice(key, field, {..}, help), choices(key, field, {..}, help), integer(key, field, min, max, help)
+//   choice(key, field, {..}, help), choices(key, field, {..}, help), integer(key, field, min, max, help),
+//   list(name, field, help, visit), which calls visit(entry, visitor) for every table of the array [[name]]
 
 #include <toml.hpp>
 
@@ -38,12 +39,23 @@ class SettingsChecker {
   void choices(const char* key, const std::vector<std::string>& values, Choices allowed,
                const char* help);
   void integer(const char* key, int64_t value, int64_t min, int64_t max, const char* help);
+  template <class Entry, class Visit>
+  void list(const std::string& name, const std::vector<Entry>& entries, const char*, Visit visit) {
+    for (size_t i = 0; i < entries.size(); ++i) {
+      table(element_name(name, i));
+      visit(entries[i], *this);
+    }
+  }
 
   /// "`table`.`key` `what`", unless there was a complaint before.
   void complain(const std::string& key, const std::string& what);
   Status result() const;
 
  protected:
+  static std::string element_name(const std::string& name, size_t index) {
+    return name + '[' + std::to_string(index) + ']';
+  }
+
   std::string prefix_;
   std::string table_;
   std::string complaint_;
@@ -68,6 +80,14 @@ class SettingsReader : public SettingsChecker {
   void choice(const char* key, std::string& field, Choices allowed, const char* help);
   void choices(const char* key, std::vector<std::string>& field, Choices allowed, const char* help);
   void integer(const char* key, int64_t& field, int64_t min, int64_t max, const char* help);
+  template <class Entry, class Visit>
+  void list(const std::string& name, std::vector<Entry>& entries, const char*, Visit visit) {
+    entries.clear();
+    for (const toml::value* item : array(name)) {
+      element(*item, element_name(name, entries.size()));
+      visit(entries.emplace_back(), *this);
+    }
+  }
 
   /// After the visit: keys of the file that no setting asked for.
   void complain_about_unknown();
@@ -95,6 +115,13 @@ class SettingsWriter {
   void choices(const char* key, const std::vector<std::string>& values, Choices allowed,
                const char* help);
   void integer(const char* key, int64_t value, int64_t min, int64_t max, const char* help);
+  template <class Entry, class Visit>
+  void list(const std::string& name, const std::vector<Entry>& entries, const char*, Visit visit) {
+    for (const Entry& entry : entries) {
+      table('[' + name + ']');
+      visit(entry, *this);
+    }
+  }
   std::string result() const { return out_.str(); }
 
  private:
@@ -105,7 +132,8 @@ class SettingsWriter {
 class SettingsDescriber {
  public:
   void paragraph(std::string_view text) { out_ << text; }
-  void table(const std::string& name);
+  /// `help`: a sentence about the table; may be empty.
+  void table(const std::string& name, const std::string& help = {});
   void text(const char* key, const std::string& value, const char* help);
   void texts(const char* key, const std::vector<std::string>& values, const char* help);
   void flag(const char* key, bool value, const char* help);
@@ -113,6 +141,12 @@ class SettingsDescriber {
   void choices(const char* key, const std::vector<std::string>& values, Choices allowed,
                const char* help);
   void integer(const char* key, int64_t value, int64_t min, int64_t max, const char* help);
+  template <class Entry, class Visit>
+  void list(const std::string& name, const std::vector<Entry>&, const char* help, Visit visit) {
+    table("[[" + name + "]]", help);
+    const Entry example{};
+    visit(example, *this);
+  }
   std::string result() const { return out_.str(); }
 
  private:

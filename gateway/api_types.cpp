@@ -10,7 +10,6 @@
 namespace cedar::gateway {
 namespace {
 
-constexpr int64_t kAnyInteger = INT64_MAX;
 constexpr size_t kMaxIdBytes = 256;
 
 void read_model(FieldReader& fields, const ModelCard& card) {
@@ -60,11 +59,12 @@ void read_seed(FieldReader& fields, std::optional<uint64_t>& seed) {
   }
 }
 
-void read_max_tokens(FieldReader& fields, std::optional<int64_t>& max_tokens) {
+void read_max_tokens(FieldReader& fields, int64_t context_tokens,
+                     std::optional<int64_t>& max_tokens) {
   int64_t value = 0;
-  fields.integer("max_tokens", 1, kAnyInteger, value);
+  fields.integer("max_tokens", 1, context_tokens, value);
   // The newer name wins when both are given.
-  fields.integer("max_completion_tokens", 1, kAnyInteger, value);
+  fields.integer("max_completion_tokens", 1, context_tokens, value);
   if (value > 0) max_tokens = value;
 }
 
@@ -79,7 +79,7 @@ void read_sampling(FieldReader& fields, const ModelCard& card, ApiRequest& reque
   read_penalties(fields, sampling);
   read_logit_bias(fields, card.vocab_size, sampling);
   read_seed(fields, request.seed);
-  read_max_tokens(fields, request.max_tokens);
+  read_max_tokens(fields, card.context_tokens, request.max_tokens);
   int64_t min_tokens = 0;
   fields.integer("min_tokens", 0, INT32_MAX, min_tokens);
   sampling.min_tokens = static_cast<int32_t>(min_tokens);

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "actors/client.h"
+#include "gateway/api_keys.h"
 #include "gateway/body_budget.h"
 #include "gateway/connection_set.h"
 #include "gateway/model_card.h"
@@ -26,6 +27,7 @@ struct GatewayContext {
 
   const GatewayOptions options;
   const ModelCard card;
+  const KeyRing keys;
   actors::Client& client;
   monitoring::Metrics& metrics;
   std::atomic<bool> stopping{false};

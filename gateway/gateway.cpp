@@ -27,6 +27,7 @@ GatewayContext::GatewayContext(GatewayOptions o, ModelCard c, actors::Client& cl
                                monitoring::Metrics& m)
     : options(std::move(o)),
       card(std::move(c)),
+      keys(options.keys),
       client(cl),
       metrics(m),
       bodies(std::max(options.http.max_bodies_bytes,

@@ -34,12 +34,15 @@ std::string_view to_string(EndStatus status) {
 }
 
 Generation::Generation(GatewayContext& context, boost::asio::any_io_executor executor,
-                       PreparedRequest request, std::shared_ptr<GenerationObserver> observer)
+                       PreparedRequest request, std::shared_ptr<GenerationObserver> observer,
+                       KeyUse use)
     : context_(context),
       executor_(std::move(executor)),
       request_(std::move(request)),
-      observer_(std::move(observer)) {
+      observer_(std::move(observer)),
+      use_(std::move(use)) {
   prompt_usage_.prompt_tokens = static_cast<int64_t>(request_.prompt.size());
+  use_.charge(prompt_usage_.prompt_tokens);
   for (int64_t i = 0; i < request_.api.choices; ++i) {
     choices_.emplace_back(TokenStream(request_, context_.card));
   }
@@ -48,9 +51,10 @@ Generation::Generation(GatewayContext& context, boost::asio::any_io_executor exe
 std::shared_ptr<Generation> Generation::start(GatewayContext& context,
                                               boost::asio::any_io_executor executor,
                                               PreparedRequest request,
-                                              std::shared_ptr<GenerationObserver> observer) {
-  std::shared_ptr<Generation> generation(
-      new Generation(context, std::move(executor), std::move(request), std::move(observer)));
+                                              std::shared_ptr<GenerationObserver> observer,
+                                              KeyUse use) {
+  std::shared_ptr<Generation> generation(new Generation(
+      context, std::move(executor), std::move(request), std::move(observer), std::move(use)));
   generation->submit();
   return generation;
 }
@@ -110,6 +114,7 @@ void Generation::handle(size_t index, actors::StreamEvent& event) {
 
 void Generation::on_tokens(size_t index, const std::vector<engine::TokenEvent>& tokens) {
   measure(tokens.size());
+  use_.charge(static_cast<int64_t>(tokens.size()));
   Choice& choice = choices_[index];
   for (const engine::TokenEvent& token : tokens) {
     if (choice.text_ended) return;
@@ -163,6 +168,7 @@ void Generation::finish() {
   const Usage total = usage();
   context_.metrics.count_response(static_cast<monitoring::Outcome>(status), total.prompt_tokens,
                                   total.completion_tokens);
+  use_.release();  // before the client has the answer and sends more
   if (const auto observer = std::move(observer_)) observer->on_end(status, total, error_);
   observer_.reset();
 }

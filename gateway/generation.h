@@ -15,6 +15,7 @@
 
 #include "actors/client.h"
 #include "gateway/answer_json.h"
+#include "gateway/api_keys.h"
 #include "gateway/context.h"
 #include "gateway/error_mapping.h"
 #include "gateway/prepare.h"
@@ -47,11 +48,12 @@ class GenerationObserver {
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
-  /// Starts at once. `context` must outlive the generation.
+  /// Starts at once. `context` must outlive the generation. `use` pays for the tokens and ends with the work.
   static std::shared_ptr<Generation> start(GatewayContext& context,
                                            boost::asio::any_io_executor executor,
                                            PreparedRequest request,
-                                           std::shared_ptr<GenerationObserver> observer);
+                                           std::shared_ptr<GenerationObserver> observer,
+                                           KeyUse use);
 
   /// On the executor. The observer still gets on_end; compute stops within one step.
   void cancel();
@@ -77,7 +79,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   class Sink;
 
   Generation(GatewayContext& context, boost::asio::any_io_executor executor,
-             PreparedRequest request, std::shared_ptr<GenerationObserver> observer);
+             PreparedRequest request, std::shared_ptr<GenerationObserver> observer, KeyUse use);
 
   void submit();
   /// From any thread.
@@ -95,6 +97,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   boost::asio::any_io_executor executor_;
   PreparedRequest request_;
   std::shared_ptr<GenerationObserver> observer_;
+  KeyUse use_;
   std::vector<Choice> choices_;
   std::optional<ApiError> error_;
   Usage prompt_usage_;

@@ -8,6 +8,7 @@ namespace cedar::gateway {
 std::string_view reason_phrase(int status) {
   switch (status) {
     case 200: return "OK";
+    case 204: return "No Content";
     case 304: return "Not Modified";
     case 400: return "Bad Request";
     case 401: return "Unauthorized";
@@ -16,6 +17,7 @@ std::string_view reason_phrase(int status) {
     case 405: return "Method Not Allowed";
     case 408: return "Request Timeout";
     case 413: return "Content Too Large";
+    case 415: return "Unsupported Media Type";
     case 426: return "Upgrade Required";
     case 429: return "Too Many Requests";
     case 431: return "Request Header Fields Too Large";
@@ -28,17 +30,22 @@ std::string_view reason_phrase(int status) {
 }
 
 std::string format_head(const HttpResponse& response, const HeadOptions& options) {
+  const bool bodiless = response.status == 304 || response.status == 204;
   std::string head = "HTTP/1.1 " + std::to_string(response.status) + ' ';
-  head.append(reason_phrase(response.status)).append("\r\nServer: cedar\r\nContent-Type: ");
-  head.append(response.content_type).append("\r\n");
+  head.append(reason_phrase(response.status)).append("\r\nServer: cedar\r\n");
+  if (response.status != 204)
+    head.append("Content-Type: ").append(response.content_type).append("\r\n");
   if (options.chunked) {
     head += "Transfer-Encoding: chunked\r\n";
-  } else if (!options.until_close &&
-             response.status != 304) {  // which has no body, whatever the length
+  } else if (!options.until_close && !bodiless) {
     head += "Content-Length: " + std::to_string(response.body.size()) + "\r\n";
   }
   if (options.chunked || options.until_close) head += "Cache-Control: no-cache\r\n";
   if (!options.request_id.empty()) head += "X-Request-Id: " + options.request_id + "\r\n";
+  if (!options.allow_origin.empty()) {
+    head += "Access-Control-Allow-Origin: " + options.allow_origin +
+            "\r\nAccess-Control-Expose-Headers: X-Request-Id, Retry-After\r\nVary: Origin\r\n";
+  }
   for (const auto& [name, value] : response.headers) head += name + ": " + value + "\r\n";
   head += options.keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
   return head;

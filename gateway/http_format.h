@@ -16,6 +16,8 @@ struct HeadOptions {
   bool chunked = false;      // else Content-Length, unless `until_close`
   bool until_close = false;  // HTTP/1.0 stream: the body ends with the connection
   std::string request_id;    // echoed when not empty
+  std::string
+      allow_origin;  // a page of this origin may read the answer; empty: of the own origin only
 };
 
 /// Status line and headers, with the empty line.

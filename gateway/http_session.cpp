@@ -65,6 +65,7 @@ void HttpSession::stop_now() {
 void HttpSession::next_request() {
   state_ = State::idle;
   route_ = {};
+  admission_ = {};
   request_id_.clear();
   head_only_ = false;
   answer_lease_.release();
@@ -140,8 +141,8 @@ bool HttpSession::on_header() {
   const auto method = request.method_string();
   const auto target = request.target();
   route_ = find_route({method.data(), method.size()}, {target.data(), target.size()});
-  if (request.version() >= 11 && request.count(http::field::host) != 1) {
-    refuse(http_error(400, "an HTTP/1.1 request must have one Host header"));
+  if (const auto refusal = admit(request, route_, context_, admission_)) {
+    refuse(*refusal);
     return false;
   }
   if (beast::iequals(request[http::field::expect], "100-continue")) {
@@ -182,22 +183,15 @@ void HttpSession::handle_request() {
   if (context_.stopping && is_work(route_.endpoint)) {
     return respond(error_response(http_error(503, "the server stops")));
   }
+  if (auto preflight = answer_preflight(reader_.request(), context_.options.http)) {
+    return respond(std::move(*preflight));
+  }
   switch (route_.endpoint) {
     case Endpoint::chat_completions: return handle_generate(ApiKind::chat);
     case Endpoint::completions: return handle_generate(ApiKind::completion);
     case Endpoint::stream: return upgrade();
     case Endpoint::tokenize:
-    case Endpoint::detokenize:
-      asio::post(context_.compute, [self = shared_from_this(), lease = std::move(body_lease_),
-                                    body = std::move(reader_.request().body())]() mutable {
-        const auto work = self->route_.endpoint == Endpoint::tokenize ? tokenize : detokenize;
-        auto result = work(body, self->context_.card);
-        lease.release();  // before the client has the answer and sends more
-        asio::post(self->executor(), [self, response = std::move(result)]() mutable {
-          self->respond(std::move(response));
-        });
-      });
-      return;
+    case Endpoint::detokenize: return handle_tokens();
     case Endpoint::page: {
       const auto known = reader_.request()[http::field::if_none_match];
       return respond(page_response({known.data(), known.size()}));
@@ -208,31 +202,67 @@ void HttpSession::handle_request() {
 
 void HttpSession::handle_generate(ApiKind kind) {
   if (client_eof_) return client_gone();
+  KeyUse use;
+  if (!enter(use)) return;
   generating_ = true;
-  asio::post(context_.compute, [self = shared_from_this(), kind, lease = std::move(body_lease_),
+  asio::post(context_.compute,
+             [self = shared_from_this(), kind, use = std::move(use), lease = std::move(body_lease_),
+              body = std::move(reader_.request().body())]() mutable {
+               auto prepared = read_generate_request(kind, body, self->context_.card);
+               lease.release();
+               asio::post(self->executor(),
+                          [self, use = std::move(use), prepared = std::move(prepared)]() mutable {
+                            self->start_generation(std::move(prepared), std::move(use));
+                          });
+             });
+}
+
+void HttpSession::handle_tokens() {
+  KeyUse use;
+  if (!enter(use)) return;
+  asio::post(context_.compute, [self = shared_from_this(), use = std::move(use),
+                                lease = std::move(body_lease_),
                                 body = std::move(reader_.request().body())]() mutable {
-    auto prepared = read_generate_request(kind, body, self->context_.card);
+    const auto work = self->route_.endpoint == Endpoint::tokenize ? tokenize : detokenize;
+    auto result = work(body, self->context_.card);
+    use.release();  // both before the client has the answer and sends more
     lease.release();
-    asio::post(self->executor(), [self, prepared = std::move(prepared)]() mutable {
-      self->start_generation(std::move(prepared));
+    asio::post(self->executor(), [self, response = std::move(result)]() mutable {
+      self->respond(std::move(response));
     });
   });
 }
 
-void HttpSession::start_generation(Result<PreparedRequest> prepared) {
+/// A place for the request in its key's limits. False: it was refused.
+bool HttpSession::enter(KeyUse& use) {
+  if (admission_.key == nullptr) return true;
+  if (const auto refusal = admission_.key->enter()) {
+    respond(error_response(*refusal));
+    return false;
+  }
+  use = KeyUse(admission_.key);
+  return true;
+}
+
+void HttpSession::start_generation(Result<PreparedRequest> prepared, KeyUse use) {
   if (state_ != State::answering) return;  // the client left meanwhile
-  if (!prepared) return respond(error_response(to_api_error(prepared.error())));
+  if (!prepared) {
+    use.release();
+    return respond(error_response(to_api_error(prepared.error())));
+  }
   std::shared_ptr<GenerationObserver> responder;
   if (prepared->api.stream) {
     responder = std::make_shared<SseResponder>(shared_from_this(), *prepared, context_.card);
   } else {
     responder = std::make_shared<JsonResponder>(shared_from_this(), *prepared, context_.card);
   }
-  generation_ = Generation::start(context_, executor(), std::move(*prepared), std::move(responder));
+  generation_ = Generation::start(context_, executor(), std::move(*prepared), std::move(responder),
+                                  std::move(use));
 }
 
 void HttpSession::upgrade() {
-  if (auto refusal = refuse_upgrade(reader_.request())) return respond(std::move(*refusal));
+  if (auto refusal = refuse_upgrade(reader_.request(), context_.options.http))
+    return respond(std::move(*refusal));
   state_ = State::upgrading;
   upgrade_when_quiet();
 }
@@ -247,7 +277,7 @@ void HttpSession::upgrade_when_quiet() {
   }
   state_ = State::closed;  // of this object; the socket moves on
   context_.metrics.count_http(route_.label, 101);
-  std::make_shared<WebSocketSession>(context_, std::move(socket_), reader_.ahead())
+  std::make_shared<WebSocketSession>(context_, std::move(socket_), reader_.ahead(), admission_.key)
       ->run(std::move(reader_.request()));
 }
 
@@ -269,6 +299,7 @@ void HttpSession::respond(HttpResponse response) {
   HeadOptions options;
   options.keep_alive = keep_alive_;
   options.request_id = request_id_;
+  options.allow_origin = admission_.allow_origin;
   std::string bytes = format_head(response, options);
   if (!head_only_) bytes += response.body;
   answer_complete_ = true;
@@ -286,6 +317,7 @@ void HttpSession::begin_stream(std::string_view content_type, std::string idle_p
   options.chunked = chunked_;
   options.until_close = !chunked_;
   options.request_id = request_id_;
+  options.allow_origin = admission_.allow_origin;
   idle_piece_ = std::move(idle_piece);
   send(format_head(response, options));
   tick_idle_stream();

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "gateway/admission.h"
 #include "gateway/connection_set.h"
 #include "gateway/context.h"
 #include "gateway/generation.h"
@@ -57,7 +58,9 @@ class HttpSession final : public HttpWriter,
   void refuse(const ApiError& error);
   void handle_request();
   void handle_generate(ApiKind kind);
-  void start_generation(Result<PreparedRequest> prepared);
+  void handle_tokens();
+  bool enter(KeyUse& use);
+  void start_generation(Result<PreparedRequest> prepared, KeyUse use);
   void upgrade();
   void upgrade_when_quiet();
   void client_gone();
@@ -88,6 +91,7 @@ class HttpSession final : public HttpWriter,
   BodyLease body_lease_;
   std::shared_ptr<Generation> generation_;
   Route route_;
+  Admission admission_;
   std::string request_id_;
   std::string idle_piece_;
   std::string out_;        // not handed to the socket yet

@@ -1,11 +1,24 @@
 #pragma once
 // Limits and times of the gateway. Filled from the configuration by `cedar serve`.
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace cedar::gateway {
+
+using KeyDigest = std::array<uint8_t, 32>;  // SHA-256
+
+/// Limits of 0 are none.
+struct ApiKey {
+  std::string name;  // for people; names of different keys differ
+  KeyDigest digest{};
+  int64_t max_concurrent = 0;
+  int64_t requests_per_minute = 0;
+  int64_t tokens_per_minute = 0;  // of prompts and answers
+};
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
@@ -24,6 +37,9 @@ struct HttpOptions {
   std::chrono::milliseconds keep_alive_interval{15000};  // comments on a silent event stream
   int64_t max_unsent_bytes = 4 << 20;
   std::chrono::milliseconds request_timeout{600000};
+  std::vector<std::string>
+      allowed_origins;  // of pages, "https://host:port" or "*"; none: CORS is off
+  bool metrics_need_key = false;
 };
 
 struct StreamOptions {
@@ -43,6 +59,7 @@ struct StreamOptions {
 struct GatewayOptions {
   HttpOptions http;
   StreamOptions stream;
+  std::vector<ApiKey> keys;  // none: everybody may
 };
 
 }  // namespace cedar::gateway

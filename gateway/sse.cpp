@@ -24,6 +24,7 @@ HttpResponse error_response(const ApiError& error) {
   if (error.retry_after_s > 0) {
     response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
   }
+  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }
 

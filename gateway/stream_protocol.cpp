@@ -40,10 +40,11 @@ std::string seconds(std::chrono::milliseconds time) {
 }  // namespace
 
 StreamProtocol::StreamProtocol(GatewayContext& context, boost::asio::any_io_executor executor,
-                               std::weak_ptr<FrameTarget> target)
+                               std::weak_ptr<FrameTarget> target, KeyAccount* key)
     : context_(context),
       executor_(std::move(executor)),
       target_(std::move(target)),
+      key_(key),
       session_id_(random_id("sess_")) {}
 
 std::string StreamProtocol::session_created() const {
@@ -101,6 +102,7 @@ void StreamProtocol::create(Json& message, const std::string& event_id,
                             std::shared_ptr<BodyLease> held) {
   FieldReader fields(message);
   StreamResponseSetup setup;
+  setup.owner = key_;
   setup.client_event_id = event_id;
   fields.text("response_id", kMaxResponseIdBytes, setup.response_id);
   fields.boolean("resumable", setup.resumable);
@@ -129,7 +131,7 @@ void StreamProtocol::create(Json& message, const std::string& event_id,
                                "response_id: already names a response to a different request",
                                event_id, id_field(given_id)));
   }
-  if (const auto known = context_.streams->find(setup.response_id)) {
+  if (const auto known = context_.streams->find(key_, setup.response_id)) {
     return attach_again(known, setup);
   }
   if (static_cast<int64_t>(in_flight()) >= context_.options.stream.max_in_flight) {
@@ -138,18 +140,25 @@ void StreamProtocol::create(Json& message, const std::string& event_id,
                                    " responses at once on one connection",
                                event_id, id_field(given_id)));
   }
+  KeyUse use;
+  if (key_ != nullptr) {
+    if (const auto refusal = key_->enter()) return refuse(*refusal, event_id, given_id);
+    use = KeyUse(key_);
+  }
   preparing_[setup.response_id] = setup.request_digest;
-  boost::asio::post(context_.compute, [self = shared_from_this(), setup, held = std::move(held),
-                                       body = std::move(message["request"])]() mutable {
-    auto prepared = read_generate_json(ApiKind::chat, std::move(body), self->context_.card);
-    boost::asio::post(self->executor_,
-                      [self, setup = std::move(setup), prepared = std::move(prepared)]() mutable {
-                        self->created(std::move(setup), std::move(prepared));
-                      });
-  });
+  boost::asio::post(
+      context_.compute, [self = shared_from_this(), setup, use = std::move(use),
+                         held = std::move(held), body = std::move(message["request"])]() mutable {
+        auto prepared = read_generate_json(ApiKind::chat, std::move(body), self->context_.card);
+        boost::asio::post(self->executor_, [self, setup = std::move(setup), use = std::move(use),
+                                            prepared = std::move(prepared)]() mutable {
+          self->created(std::move(setup), std::move(prepared), std::move(use));
+        });
+      });
 }
 
-void StreamProtocol::created(StreamResponseSetup setup, Result<PreparedRequest> prepared) {
+void StreamProtocol::created(StreamResponseSetup setup, Result<PreparedRequest> prepared,
+                             KeyUse use) {
   const std::string id = setup.response_id;
   preparing_.erase(id);
   const bool cancelled = cancelled_early_.erase(id) > 0;
@@ -158,11 +167,11 @@ void StreamProtocol::created(StreamResponseSetup setup, Result<PreparedRequest> 
   if (!prepared) return refuse(prepared.error(), setup.client_event_id, id);
   const auto response = std::make_shared<StreamResponse>(context_, executor_, setup, target);
   if (!context_.streams->add(response)) {  // another connection was faster with the same id
-    if (const auto known = context_.streams->find(id)) attach_again(known, setup);
+    if (const auto known = context_.streams->find(key_, id)) attach_again(known, setup);
     return;
   }
   attached_[id] = response;
-  response->start(std::move(*prepared));
+  response->start(std::move(*prepared), std::move(use));
   if (cancelled) response->cancel();
 }
 
@@ -179,7 +188,7 @@ void StreamProtocol::attach_again(const std::shared_ptr<StreamResponse>& respons
 std::shared_ptr<StreamResponse> StreamProtocol::named_response(const Json& message,
                                                                const std::string& event_id) {
   const std::string id = text_of(message, "response_id");
-  auto response = context_.streams->find(id);
+  auto response = context_.streams->find(key_, id);
   if (!response) {
     send(protocol_error("response_not_found", "no such response is kept", event_id, id_field(id)));
   }
@@ -266,7 +275,15 @@ void StreamProtocol::send(std::string frame) {
 
 void StreamProtocol::refuse(const Error& error, const std::string& event_id,
                             const std::string& response_id) {
-  send(error_event(to_api_error(error), event_id, id_field(response_id)));
+  refuse(to_api_error(error), event_id, response_id);
+}
+
+void StreamProtocol::refuse(const ApiError& error, const std::string& event_id,
+                            const std::string& response_id) {
+  std::string extra = id_field(response_id);
+  if (error.retry_after_s > 0)
+    extra += R"(,"retry_after_s":)" + std::to_string(error.retry_after_s);
+  send(error_event(error, event_id, extra));
 }
 
 }  // namespace cedar::gateway

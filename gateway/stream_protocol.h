@@ -2,8 +2,9 @@
 // The client's messages on one WebSocket (spec/api.md 6.2): starts, cancels, resumes responses. Knows no
 // sockets. All calls on the connection's executor.
 //
-// Whose a response is: a client proves it by knowing the id, so ids that others must not use have to be hard
-// to guess (the server's own ones are). response.resume takes the stream from whoever has it, and that one
+// Whose a response is: that of the API key which made it; other keys do not even learn that its id is taken. Among the
+// clients of one key, and where no keys are asked for, a client proves it by knowing the id, so ids that others must
+// not use have to be hard to guess (the server's own ones are). response.resume takes the stream from whoever has it, and that one
 // is told. response.create with a known id is the retry of a client that lost its answer: the request must
 // be the same (response_id_conflict), and a stream that another connection has is not taken
 // (response_in_use). Cancelling needs the stream.
@@ -25,7 +26,7 @@ namespace cedar::gateway {
 class StreamProtocol : public std::enable_shared_from_this<StreamProtocol> {
  public:
   StreamProtocol(GatewayContext& context, boost::asio::any_io_executor executor,
-                 std::weak_ptr<FrameTarget> target);
+                 std::weak_ptr<FrameTarget> target, KeyAccount* key);
 
   /// The first event of a connection.
   std::string session_created() const;
@@ -45,7 +46,7 @@ class StreamProtocol : public std::enable_shared_from_this<StreamProtocol> {
 
  private:
   void create(Json& message, const std::string& event_id, std::shared_ptr<BodyLease> held);
-  void created(StreamResponseSetup setup, Result<PreparedRequest> prepared);
+  void created(StreamResponseSetup setup, Result<PreparedRequest> prepared, KeyUse use);
   void cancel(const Json& message, const std::string& event_id);
   void resume(const Json& message, const std::string& event_id);
   void acknowledge(const Json& message, const std::string& event_id);
@@ -57,11 +58,13 @@ class StreamProtocol : public std::enable_shared_from_this<StreamProtocol> {
   std::shared_ptr<StreamResponse> named_response(const Json& message, const std::string& event_id);
   void send(std::string frame);
   /// `response_id`: of a response that does not start; empty: the message named none.
+  void refuse(const ApiError& error, const std::string& event_id, const std::string& response_id);
   void refuse(const Error& error, const std::string& event_id, const std::string& response_id = {});
 
   GatewayContext& context_;
   boost::asio::any_io_executor executor_;
   std::weak_ptr<FrameTarget> target_;
+  KeyAccount* key_;  // null where none is asked for
   std::string session_id_;
   std::unordered_map<std::string, std::shared_ptr<StreamResponse>> attached_;
   std::unordered_map<std::string, uint64_t> preparing_;  // id to the digest of its request

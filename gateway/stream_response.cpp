@@ -59,7 +59,7 @@ StreamResponse::StreamResponse(GatewayContext& context, boost::asio::any_io_exec
       tokenizer_(context.card.tokenizer),
       timer_(executor_) {}
 
-void StreamResponse::start(PreparedRequest request) {
+void StreamResponse::start(PreparedRequest request, KeyUse use) {
   choices_.resize(static_cast<size_t>(request.api.choices));
   send_token_ids_ = request.api.return_token_ids;
   send_logprobs_ = request.api.sampling.logprobs >= 0;
@@ -70,7 +70,8 @@ void StreamResponse::start(PreparedRequest request) {
     fields += text_field("client_event_id", setup_.client_event_id);
   add("response.created", std::move(fields));
   flush();
-  generation_ = Generation::start(context_, executor_, std::move(request), shared_from_this());
+  generation_ = Generation::start(context_, executor_, std::move(request), shared_from_this(),
+                                  std::move(use));
 }
 
 void StreamResponse::cancel() {

@@ -19,6 +19,8 @@ namespace cedar::gateway {
 
 struct StreamResponseSetup {
   std::string response_id;
+  const KeyAccount* owner =
+      nullptr;                  // the only one who may resume; null where no keys are asked for
   std::string client_event_id;  // empty: none
   bool resumable = true;
   uint64_t request_digest = 0;  // equal for equal requests
@@ -40,7 +42,7 @@ class StreamResponse final : public GenerationObserver,
   StreamResponse(GatewayContext& context, boost::asio::any_io_executor executor,
                  StreamResponseSetup setup, std::shared_ptr<FrameTarget> target);
 
-  void start(PreparedRequest request);
+  void start(PreparedRequest request, KeyUse use);
   void cancel();
   /// The target's connection ended: by the client's own will, which cancels, or lost, which leaves
   /// detach_grace for coming back.
@@ -60,6 +62,7 @@ class StreamResponse final : public GenerationObserver,
   void post(Action action);
 
   const std::string& id() const { return setup_.response_id; }
+  const KeyAccount* owner() const { return setup_.owner; }
   bool ended() const { return ended_; }
 
   void on_queued(int64_t position) override;

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "gateway/admission.h"
 #include "gateway/error_mapping.h"
 #include "gateway/sse.h"
 
@@ -47,7 +48,8 @@ HttpResponse refusal(int status, std::string_view message, const char* header = 
 
 }  // namespace
 
-std::optional<HttpResponse> refuse_upgrade(const UpgradeRequest& request) {
+std::optional<HttpResponse> refuse_upgrade(const UpgradeRequest& request,
+                                           const HttpOptions& options) {
   if (!beast::websocket::is_upgrade(request)) {
     return refusal(426, "this path speaks WebSocket only", "Upgrade", "websocket");
   }
@@ -60,7 +62,10 @@ std::optional<HttpResponse> refuse_upgrade(const UpgradeRequest& request) {
   if (!offers_protocol(request)) {
     return refusal(400, "Sec-WebSocket-Protocol must offer cedar.v1");
   }
-  if (!same_origin(request)) return refusal(403, "pages of another origin may not connect");
+  const auto origin = request[http::field::origin];
+  if (!same_origin(request) && !origin_allowed({origin.data(), origin.size()}, options)) {
+    return refusal(403, "pages of another origin may not connect");
+  }
   return std::nullopt;
 }
 

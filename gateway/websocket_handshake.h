@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "gateway/http_writer.h"
+#include "gateway/options.h"
 
 namespace cedar::gateway {
 
@@ -15,7 +16,8 @@ using UpgradeRequest = boost::beast::http::request<boost::beast::http::string_bo
 /// The protocol that this server speaks; a client must offer it.
 constexpr const char* kStreamProtocol = "cedar.v1";
 
-/// The answer to a request that may not become a WebSocket.
-std::optional<HttpResponse> refuse_upgrade(const UpgradeRequest& request);
+/// The answer to a request that may not become a WebSocket. Pages must be of the own origin or an allowed one.
+std::optional<HttpResponse> refuse_upgrade(const UpgradeRequest& request,
+                                           const HttpOptions& options);
 
 }  // namespace cedar::gateway

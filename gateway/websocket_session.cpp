@@ -28,8 +28,9 @@ constexpr int kMissedPongs = 2;
 }  // namespace
 
 WebSocketSession::WebSocketSession(GatewayContext& context, asio::ip::tcp::socket socket,
-                                   std::string_view ahead)
+                                   std::string_view ahead, KeyAccount* key)
     : context_(context),
+      key_(key),
       ws_(std::move(socket), ahead),
       lease_(context.bodies),
       message_timer_(ws_.get_executor()),
@@ -46,7 +47,7 @@ WebSocketSession::~WebSocketSession() {
 void WebSocketSession::run(UpgradeRequest request) {
   context_.connections.add(shared_from_this());
   request_ = std::move(request);
-  protocol_ = std::make_shared<StreamProtocol>(context_, executor(), weak_from_this());
+  protocol_ = std::make_shared<StreamProtocol>(context_, executor(), weak_from_this(), key_);
   websocket::permessage_deflate deflate;
   deflate.server_enable = false;  // latency, and secrets beside attacker-chosen text
   ws_.set_option(deflate);

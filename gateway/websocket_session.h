@@ -30,9 +30,9 @@ class WebSocketSession final : public FrameTarget,
                                public std::enable_shared_from_this<WebSocketSession> {
  public:
   /// `socket`'s executor is a strand of its own, and nothing is pending on it. `ahead`: what was read from it
-  /// behind the upgrade request.
+  /// behind the upgrade request. `key`: the client's; null where none is asked for.
   WebSocketSession(GatewayContext& context, boost::asio::ip::tcp::socket socket,
-                   std::string_view ahead);
+                   std::string_view ahead, KeyAccount* key);
   ~WebSocketSession() override;
   void run(UpgradeRequest request);
 
@@ -68,6 +68,7 @@ class WebSocketSession final : public FrameTarget,
   boost::asio::any_io_executor executor() { return ws_.get_executor(); }
 
   GatewayContext& context_;
+  KeyAccount* key_;
   boost::beast::websocket::stream<HandedOverSocket> ws_;
   boost::beast::flat_buffer buffer_;         // the message so far
   BodyLease lease_;                          // its share of what may be read at once

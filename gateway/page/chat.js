@@ -44,12 +44,23 @@ function showModel(name) {
   if (label.firstChild?.data !== name) label.replaceChildren(name);
 }
 
+/** The server asks for a key, and `key` (maybe empty) is none that it knows. Sockets cannot tell: they just fail. */
+function askForKey(key) {
+  if (key !== byId("key").value) return; // of an attempt before the newest one
+  client.close();
+  openSettings();
+  const problem = byId("key-problem");
+  problem.hidden = false;
+  problem.textContent = key ? "The server does not know this API key." : "The server asks for an API key.";
+  byId("key").focus();
+}
+
 /** The length of the context, which the socket does not tell; the model's name as well where there is no socket. */
 async function showContext() {
   const key = byId("key").value;
   try {
     const reply = await fetch("/v1/models", { headers: key ? { Authorization: `Bearer ${key}` } : {} });
-    if (reply.status === 401) return openSettings();
+    if (reply.status === 401) return askForKey(key);
     const model = (await reply.json()).data[0];
     showModel(model.id);
     if (model.max_model_len) {
@@ -388,6 +399,7 @@ byId("stop").addEventListener("click", () => current?.stop());
 byId("new-chat").addEventListener("click", newChat);
 byId("open-settings").addEventListener("click", openSettings);
 byId("settings").addEventListener("close", () => {
+  byId("key-problem").hidden = true;
   if (byId("key").value !== keyBefore) connect();
 });
 byId("attach").addEventListener("click", () => byId("file").click());

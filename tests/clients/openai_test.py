@@ -266,5 +266,27 @@ class OpenAiTest(unittest.TestCase):
         self.server.wait_idle()
 
 
+class KeysTest(unittest.TestCase):
+    def test_keys_and_their_limits(self):
+        with serve.Server(sys.argv[1], settings=serve.KEYS, environment=serve.KEY_ENVIRONMENT) as server:
+            def client(key):
+                made = openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0, timeout=serve.DEADLINE_S)
+                self.addCleanup(made.close)
+                return made
+
+            def chat(key):
+                return client(key).chat.completions.create(model="demo", messages=HELLO, max_tokens=3)
+
+            self.assertEqual([model.id for model in client(serve.KEY).models.list()], ["demo"])
+            self.assertGreater(chat(serve.KEY).usage.completion_tokens, 0)
+            with self.assertRaises(openai.AuthenticationError) as refused:
+                chat("wrong-key-0123456789")
+            self.assertEqual(refused.exception.body["type"], "authentication_error")
+            chat(serve.LIMITED_KEY)
+            with self.assertRaises(openai.RateLimitError) as refused:
+                chat(serve.LIMITED_KEY)
+            self.assertIn(int(refused.exception.response.headers["Retry-After"]), range(1, 61))
+
+
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)

@@ -225,6 +225,31 @@ class PageTest(unittest.TestCase):
             self.assertNotEqual(self.answer(), "")
             self.assertEqual(self.page.eval("document.querySelectorAll('.problem').length"), 0)
 
+    def test_a_server_with_keys_is_asked_with_one(self):
+        with serve.Server(OPTIONS.cedar, settings=serve.KEYS, environment=serve.KEY_ENVIRONMENT) as server:
+            self.page.open(server.url + "/")
+            for key, problem in (("", "The server asks for an API key."),
+                                 ("wrong-key-0123456789", "The server does not know this API key.")):
+                if key:
+                    self.enter_key(key)
+                self.page.wait("document.querySelector('#settings').open && !document.querySelector('#key-problem').hidden")
+                self.assertEqual(self.text("#key-problem"), problem)
+                self.assertEqual(self.page.eval("document.activeElement.id"), "key")
+            self.shot("key")
+            self.enter_key(serve.KEY)
+            self.page.wait("document.querySelector('#connection').dataset.state === 'open'")
+            self.page.eval("document.querySelector('#prompt').focus()")
+            self.ask("Hello")
+            self.assertEqual(self.page.eval("document.querySelectorAll('.problem').length"), 0)
+            self.assertFalse(self.page.eval("document.querySelector('#settings').open"))
+            self.assertEqual(self.page.eval("location.href"), server.url + "/")
+
+    def enter_key(self, key):
+        self.page.eval("document.querySelector('#key').select()")
+        self.page.type(key)
+        self.page.press("Enter")
+        self.page.wait("!document.querySelector('#settings').open")
+
     def test_without_websocket_it_speaks_http(self):
         self.page.call("Page.addScriptToEvaluateOnNewDocument", {"source": """
             window.WebSocket = class { constructor() { setTimeout(() => this.onclose({code: 1006, reason: ''})); }

@@ -6,10 +6,24 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SAMPLE = os.path.join(ROOT, "config", "demo", "sample_document.txt")
+# A server with API keys: one for everything, and one with tight limits.
+KEY = "clients-key-0123456789"
+LIMITED_KEY = "limited-key-0123456789"
+KEY_ENVIRONMENT = {"CEDAR_TEST_KEY": KEY, "CEDAR_LIMITED_KEY": LIMITED_KEY}
+KEYS = """
+[[keys]]
+name = "clients"
+env = "CEDAR_TEST_KEY"
+[[keys]]
+name = "limited"
+env = "CEDAR_LIMITED_KEY"
+requests_per_minute = 1
+"""
 DEADLINE_S = 180  # generous: programs under a sanitizer are slow
 SKIPPED = 77  # ctest shows a test with this status as skipped
 
@@ -41,12 +55,26 @@ def eventually(condition, what, deadline_s=DEADLINE_S):
 class Server:
     """`with Server(program) as server`: up until the end of the block. The program must then end by itself, status 0."""
 
-    def __init__(self, program, port=0, arguments=()):
+    def __init__(self, program, port=0, arguments=(), settings=None, environment=None, stderr=None):
+        """`settings`: the text of a settings file. `environment`: variables besides those of this process."""
         self.command = [program, "serve", "--model", os.path.join(ROOT, "config", "demo"), "--port", str(port), *arguments]
+        self.settings = settings
+        self.environment = {**os.environ, **(environment or {})}
+        self.stderr = stderr
 
     def __enter__(self):
         self.stopping = False
-        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True)
+        command = self.command
+        with tempfile.TemporaryDirectory() as folder:
+            if self.settings is not None:
+                path = os.path.join(folder, "settings.toml")
+                with open(path, "w", encoding="utf-8") as f:
+                    f.write(self.settings)
+                command = [*command, "--config", path]
+            return self._start(command)
+
+    def _start(self, command):
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.stderr, text=True, env=self.environment)
         for line in self.process.stdout:
             found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
             if found:

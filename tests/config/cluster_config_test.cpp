@@ -150,22 +150,27 @@ TEST(ClusterConfig, PathsAreRelativeToTheFile) {
   const std::string path = directory.path() + "/cluster.toml";
   std::ofstream(path) << "[cluster]\nsecret_file = \"keys/secret\"\n[model]\ndirectory = "
                          "\"../model\"\n"
-                      << kNodes << "model_directory = \"/absolute\"\n";
+                      << kNodes
+                      << "model_directory = \"/absolute\"\n[[keys]]\nfile = \"keys/anna\"\n";
   const auto config = load_cluster_config(path);
   ASSERT_TRUE(config) << config.error().message();
   EXPECT_EQ(config->cluster.secret_file, directory.path() + "/keys/secret");
+  ASSERT_EQ(config->serve.keys.size(), 1U);
+  EXPECT_EQ(config->serve.keys[0].file, directory.path() + "/keys/anna");
   const std::string parent = std::filesystem::path(directory.path()).parent_path().string();
   EXPECT_EQ(config->find("gw")->model_directory, parent + "/model");
   EXPECT_EQ(config->find("d1")->model_directory, "/absolute");
 }
 
 TEST(ClusterConfig, WhatIsShownOfANodeIsTomlWithEverythingInIt) {
-  const auto config = parse_cluster_config("[engine]\nthreads = 2\n" + kNodes, "c.toml");
+  const auto config = parse_cluster_config(
+      "[engine]\nthreads = 2\n" + kNodes + "[[keys]]\nname = \"anna\"\n", "c.toml");
   ASSERT_TRUE(config) << config.error().message();
   const std::string text = show_node(*config, *config->find("e1"));
   EXPECT_THAT(text, HasSubstr("[[node]]\nname = \"e1\"\nroles = [\"encoder\"]\n"));
   EXPECT_THAT(text, HasSubstr("lost_after_ms = 2000\n"));
   EXPECT_THAT(text, HasSubstr("\n[engine]\nthreads = 3\n"));
+  EXPECT_THAT(text, HasSubstr("\n[[keys]]\nname = \"anna\"\n"));
   EXPECT_TRUE(is_cluster_config(text));
   // It lacks the other nodes and nothing else.
   const auto again = parse_cluster_config(text, "again");

@@ -67,7 +67,45 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"[model]\naliases = [1]", "model.aliases must be an array of strings"},
         BadCase{"[model]\ndirectory = 1", "model.directory must be a string"},
         BadCase{"[model]\nthinking = \"maybe\"", "model.thinking must be one of auto, on, off"},
+        BadCase{"[http]\nallowed_origins = \"*\"",
+                "http.allowed_origins must be an array of strings"},
+        BadCase{"[http]\nmetrics = \"no\"", "http.metrics must be one of open, key"},
+        BadCase{"keys = 3", "keys must be an array of tables, [[keys]]"},
+        BadCase{"keys = [3]", "keys must be an array of tables, [[keys]]"},
+        BadCase{"[keys]\nname = \"a\"", "keys must be an array of tables, [[keys]]"},
+        BadCase{"[[keys]]\nname = \"a\"\n[[keys]]\nnmae = \"b\"",
+                "keys[1].nmae is no known setting"},
+        BadCase{"[[keys]]\nname = 1", "keys[0].name must be a string"},
+        BadCase{"[[keys]]\nmax_concurrent = -1",
+                "keys[0].max_concurrent must be in [0, 1000000], got -1"},
         BadCase{"[model\nthinking", "bad.toml"}));
+
+TEST(ServeConfig, ReadsAListOfKeys) {
+  auto config = parse_serve_config(R"(
+[[keys]]
+name = "anna"
+file = "anna.key"
+requests_per_minute = 60
+[[keys]]
+name = "bert"
+env = "BERTS_KEY"
+[http]
+port = 1
+)",
+                                   "x.toml");
+  ASSERT_TRUE(config) << config.error().message();
+  ASSERT_EQ(config->keys.size(), 2U);
+  EXPECT_EQ(config->keys[0].name, "anna");
+  EXPECT_EQ(config->keys[0].file, "anna.key");
+  EXPECT_EQ(config->keys[0].requests_per_minute, 60);
+  EXPECT_EQ(config->keys[1].env, "BERTS_KEY");
+  EXPECT_EQ(config->keys[1].requests_per_minute, 0);
+  EXPECT_EQ(config->http.port, 1);
+  config->keys[1].tokens_per_minute = -3;
+  const auto status = validate(*config);
+  ASSERT_FALSE(status);
+  EXPECT_THAT(status.error().context, HasSubstr("keys[1].tokens_per_minute must be in"));
+}
 
 TEST(ServeConfig, AMissingFileIsNamed) {
   auto config = load_serve_config("no/such/file.toml");
@@ -87,8 +125,8 @@ TEST(ServeConfig, ValidateChecksRangesOfCommandLineValues) {
 
 TEST(ServeConfig, TheDescriptionListsEverySetting) {
   const std::string text = describe_serve_config();
-  for (const char* key :
-       {"`directory`", "`replay`", "`max_queued`", "`port`", "`detach_grace_ms`"}) {
+  for (const char* key : {"[[keys]]", "`sha256`", "`directory`", "`replay`", "`max_queued`",
+                          "`port`", "`detach_grace_ms`"}) {
     EXPECT_THAT(text, HasSubstr(key));
   }
 }
