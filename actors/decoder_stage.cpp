@@ -8,12 +8,11 @@
 
 namespace cedar::actors {
 
-DecoderStage::DecoderStage(caf::actor_config& config, const DecoderEngineFactory& make_engine,
-                           std::shared_ptr<LoadBoard> board)
-    : typed_event_based_actor(config), make_engine_(make_engine), board_(std::move(board)) {}
+DecoderStage::DecoderStage(caf::actor_config& config, DecoderStageSetup setup)
+    : typed_event_based_actor(config), setup_(std::move(setup)) {}
 
 DecoderStage::behavior_type DecoderStage::make_behavior() {
-  auto engine = make_engine_();
+  auto engine = setup_.make_engine();
   if (engine) {
     engine_ = std::move(*engine);
   } else {
@@ -27,9 +26,9 @@ DecoderStage::behavior_type DecoderStage::make_behavior() {
   });
   return {
       [this](ReserveRoom& message) { return reserve(std::move(message)); },
-      [this](const BlocksReady& message) { import_blocks(message); },
-      [this](const HandoffReady& message) { start(message); },
-      [this](const CancelWork& message) { cancel(message.id); },
+      [this](const ImportBlocks& message) { import_blocks(message); },
+      [this](const TakeOver& message) { take_over(message); },
+      [this](const CancelWork& message) { cancel(message.attempt.handoff); },
       [this](StepAtom) { step(); },
   };
 }
@@ -39,14 +38,17 @@ void DecoderStage::on_exit() {
     waiting.promise.deliver(to_caf(make_error(Errc::unavailable, "the decoder stage ended")));
   }
   waiting_.clear();
-  live_.clear();
+  lives_.clear();
   engine_.reset();
 }
 
 DecoderStage::Promise DecoderStage::reserve(ReserveRoom message) {
   Promise promise = make_response_promise<Promise>();
+  if (!sessions_.emplace(message.session.address(), message.id).second) {
+    promise.deliver(to_caf(make_error(Errc::invalid_argument, "the session has room already")));
+    return promise;
+  }
   monitor(message.session);
-  sessions_[message.session.address()] = message.request->decode.id;
   Waiting waiting{std::move(message), promise};
   if (!waiting_.empty() || !try_reserve(waiting)) waiting_.push_back(std::move(waiting));
   publish_load();
@@ -54,14 +56,18 @@ DecoderStage::Promise DecoderStage::reserve(ReserveRoom message) {
 }
 
 bool DecoderStage::try_reserve(Waiting& waiting) {
-  const RequestId id = waiting.message.request->decode.id;
-  const auto status = engine_->reserve(waiting.message.request->decode);
+  const HandoffId handoff = waiting.message.id;
+  engine::DecodeRequest request = waiting.message.request->decode;
+  request.id = RequestId{++last_number_};
+  const RequestId number = request.id;
+  const auto status = engine_->reserve(std::move(request));
   if (status) {
-    live_.emplace(id, waiting.message.session);
-    waiting.promise.deliver(RoomReserved{id});
+    lives_.emplace(number, Live{handoff, waiting.message.session});
+    numbers_.emplace(handoff, number);
+    waiting.promise.deliver(RoomReserved{handoff});
     return true;
   }
-  if (status.error().code == Errc::overloaded && !live_.empty()) return false;
+  if (status.error().code == Errc::overloaded && !lives_.empty()) return false;
   const caf::actor_addr session = waiting.message.session.address();
   demonitor(session);
   sessions_.erase(session);
@@ -73,20 +79,48 @@ void DecoderStage::reserve_waiting() {
   while (!waiting_.empty() && try_reserve(waiting_.front())) waiting_.pop_front();
 }
 
-void DecoderStage::import_blocks(const BlocksReady& message) {
-  if (live_.count(message.id) == 0) return;
-  int64_t index = message.first;
-  for (std::span<const std::byte> bytes : message.blocks) {
-    const auto status = engine_->import_block(message.id, index++, bytes);
-    if (!status) return fail(message.id, status.error());
-  }
+DecoderStage::Lives::iterator DecoderStage::find(HandoffId handoff) {
+  const auto number = numbers_.find(handoff);
+  return number == numbers_.end() ? lives_.end() : lives_.find(number->second);
 }
 
-void DecoderStage::start(const HandoffReady& message) {
-  if (live_.count(message.id) == 0) return;
-  const auto status = engine_->start(message.id, std::move(*message.handoff));
-  if (!status) return fail(message.id, status.error());
-  send(live_.at(message.id), ReplayBegun{message.id});
+namespace {
+
+Result<transport::RegionDescriptor> descriptor_of(const Offer& offer) {
+  return transport::parse_descriptor(
+      {reinterpret_cast<const std::byte*>(offer.descriptor.data()), offer.descriptor.size()});
+}
+
+}  // namespace
+
+void DecoderStage::import_blocks(const ImportBlocks& message) {
+  const auto live = find(message.attempt.handoff);
+  if (live == lives_.end()) return;
+  const auto import = [&]() -> Status {
+    CEDAR_TRY(const auto descriptor, descriptor_of(message.blocks));
+    CEDAR_TRY(const auto bytes, setup_.plane.transport->read_in_place(descriptor));
+    for (size_t i = 0; i < descriptor.ranges.size(); ++i) {
+      CEDAR_CHECK_OK(
+          engine_->import_block(live->first, message.first + static_cast<int64_t>(i), bytes[i]));
+    }
+    setup_.plane.transport->release(descriptor.owner, descriptor.lease);
+    return {};
+  };
+  if (const Status status = import(); !status) fail(live, status.error());
+}
+
+void DecoderStage::take_over(const TakeOver& message) {
+  const auto live = find(message.attempt.handoff);
+  if (live == lives_.end()) return;
+  const auto start = [&]() -> Status {
+    CEDAR_TRY(const auto descriptor, descriptor_of(message.state));
+    CEDAR_TRY(const auto bytes, setup_.plane.transport->read_in_place(descriptor));
+    CEDAR_TRY(engine::Handoff handoff, engine::parse_handoff(bytes[0]));
+    setup_.plane.transport->release(descriptor.owner, descriptor.lease);
+    return engine_->start(live->first, std::move(handoff));
+  };
+  if (const Status status = start(); !status) return fail(live, status.error());
+  send(live->second.session, ReplayBegun{live->second.handoff});
   schedule_step();
   publish_load();
 }
@@ -95,56 +129,53 @@ void DecoderStage::step() {
   step_scheduled_ = false;
   auto events = engine_->step();
   if (events) {
-    std::map<RequestId, TokenBatch> batches;
-    for (engine::TokenEvent& event : *events) batches[event.id].tokens.push_back(std::move(event));
-    for (auto& [id, batch] : batches) {
-      const auto live = live_.find(id);
-      if (live == live_.end()) continue;
-      const SessionActor session = live->second;
+    std::map<RequestId, std::vector<engine::TokenEvent>> batches;
+    for (engine::TokenEvent& event : *events) batches[event.id].push_back(std::move(event));
+    for (auto& [number, tokens] : batches) {
+      const auto live = lives_.find(number);
+      if (live == lives_.end()) continue;
+      const Live known = live->second;
       // Free first: whoever sees the last token also sees the room it leaves.
-      if (batch.tokens.back().finish != engine::FinishReason::none) forget(id);
-      send(session, std::move(batch));
+      if (tokens.back().finish != engine::FinishReason::none) forget(live);
+      send(known.session, TokenBatch{known.handoff, std::move(tokens)});
     }
   } else {
     // The engine cannot say which sequence is to blame, so none of them can go on.
     log::error("decoder", "step failed", {{"error", events.error().message()}});
-    std::vector<RequestId> ids;
-    for (const auto& [id, session] : live_) ids.push_back(id);
-    for (RequestId id : ids) fail(id, events.error());
+    while (!lives_.empty()) fail(lives_.begin(), events.error());
   }
   if (!engine_->idle()) schedule_step();
   publish_load();
 }
 
-void DecoderStage::cancel(RequestId id) {
-  const auto waiting = std::find_if(waiting_.begin(), waiting_.end(), [id](const Waiting& w) {
-    return w.message.request->decode.id == id;
-  });
+void DecoderStage::cancel(HandoffId handoff) {
+  const auto waiting = std::find_if(waiting_.begin(), waiting_.end(),
+                                    [&](const Waiting& w) { return w.message.id == handoff; });
   if (waiting != waiting_.end()) {
     const caf::actor_addr session = waiting->message.session.address();
     demonitor(session);
     sessions_.erase(session);
     waiting->promise.deliver(to_caf(make_error(Errc::cancelled, "cancelled while waiting")));
     waiting_.erase(waiting);
-  } else if (live_.count(id) != 0) {
-    forget(id);
+  } else if (const auto live = find(handoff); live != lives_.end()) {
+    forget(live);
   }
   publish_load();
 }
 
-void DecoderStage::fail(RequestId id, const Error& error) {
-  const SessionActor session = live_.at(id);
-  forget(id);
-  send(session, StageFailed{error});
+void DecoderStage::fail(Lives::iterator live, const Error& error) {
+  const Live known = live->second;
+  forget(live);
+  send(known.session, StageFailed{{known.handoff, 0}, error});
 }
 
-void DecoderStage::forget(RequestId id) {
-  engine_->cancel(id);
-  const auto live = live_.find(id);
-  const caf::actor_addr session = live->second.address();
+void DecoderStage::forget(Lives::iterator live) {
+  engine_->cancel(live->first);
+  const caf::actor_addr session = live->second.session.address();
   demonitor(session);
   sessions_.erase(session);
-  live_.erase(live);
+  numbers_.erase(live->second.handoff);
+  lives_.erase(live);
   publish_load();
   reserve_waiting();
 }
@@ -158,9 +189,10 @@ void DecoderStage::schedule_step() {
 void DecoderStage::publish_load() {
   if (!engine_) return;
   const engine::DecodeLoad load = engine_->load();
-  board_->decoder_sequences = static_cast<int64_t>(live_.size());
-  board_->decoder_free_blocks = load.free_blocks;
-  board_->decoder_total_blocks = load.total_blocks;
+  LoadBoard& board = *setup_.board;
+  board.decoder_sequences = static_cast<int64_t>(lives_.size());
+  board.decoder_free_blocks = load.free_blocks;
+  board.decoder_total_blocks = load.total_blocks;
 }
 
 }  // namespace cedar::actors

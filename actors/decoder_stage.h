@@ -10,17 +10,23 @@
 #include <map>
 #include <memory>
 
+#include "actors/data_plane.h"
 #include "actors/load_board.h"
 #include "actors/messages.h"
 #include "actors/stage_engines.h"
 
 namespace cedar::actors {
 
+struct DecoderStageSetup {
+  DecoderEngineFactory make_engine;
+  DataPlane plane;
+  std::shared_ptr<LoadBoard> board;
+};
+
 class DecoderStage final : public DecoderStageActor::extend<caf::reacts_to<StepAtom>>::base {
  public:
-  /// The stage dies with the error when `make_engine` fails.
-  DecoderStage(caf::actor_config& config, const DecoderEngineFactory& make_engine,
-               std::shared_ptr<LoadBoard> board);
+  /// The stage dies with the error when the engine cannot be made.
+  DecoderStage(caf::actor_config& config, DecoderStageSetup setup);
 
   behavior_type make_behavior() override;
   void on_exit() override;
@@ -32,26 +38,34 @@ class DecoderStage final : public DecoderStageActor::extend<caf::reacts_to<StepA
     ReserveRoom message;
     Promise promise;
   };
+  /// A hand-off with room in the engine, which knows it by a number of this stage.
+  struct Live {
+    HandoffId handoff;
+    SessionActor session;
+  };
+  using Lives = std::map<RequestId, Live>;
 
   Promise reserve(ReserveRoom message);
   /// False: no room, and a live sequence will free some.
   bool try_reserve(Waiting& waiting);
   void reserve_waiting();
-  void import_blocks(const BlocksReady& message);
-  void start(const HandoffReady& message);
+  Lives::iterator find(HandoffId handoff);
+  void import_blocks(const ImportBlocks& message);
+  void take_over(const TakeOver& message);
   void step();
-  void cancel(RequestId id);
-  void fail(RequestId id, const Error& error);
-  void forget(RequestId id);
+  void cancel(HandoffId handoff);
+  void fail(Lives::iterator live, const Error& error);
+  void forget(Lives::iterator live);
   void schedule_step();
   void publish_load();
 
-  DecoderEngineFactory make_engine_;
+  DecoderStageSetup setup_;
   std::unique_ptr<DecoderEngine> engine_;
-  std::shared_ptr<LoadBoard> board_;
-  std::map<RequestId, SessionActor> live_;  // reserved in the engine
+  Lives lives_;
+  std::map<HandoffId, RequestId> numbers_;  // of lives_
   std::deque<Waiting> waiting_;
-  std::map<caf::actor_addr, RequestId> sessions_;
+  std::map<caf::actor_addr, HandoffId> sessions_;
+  uint64_t last_number_ = 0;
   bool step_scheduled_ = false;
 };
 

@@ -7,68 +7,78 @@
 
 #include "actors/errors.h"
 #include "core/log.h"
+#include "core/units.h"
 
 namespace cedar::actors {
 namespace {
 
-/// Tells the stage when the last reader of a prompt's blocks is gone. Keeps the pages' memory alive even
-/// when the stage died meanwhile.
-class BlockLease {
- public:
-  BlockLease(caf::actor_addr stage, RequestId id, std::shared_ptr<EncoderEngine> engine)
-      : stage_(std::move(stage)), id_(id), engine_(std::move(engine)) {}
-  BlockLease(const BlockLease&) = delete;
-  BlockLease& operator=(const BlockLease&) = delete;
-  ~BlockLease() {
-    if (auto stage = caf::actor_cast<caf::actor>(stage_)) {
-      caf::anon_send<caf::message_priority::high>(stage, LeaseReturned{id_});
-    }
-  }
+/// States that wait for their decoders at a time; a prompt that finds none free waits with its own.
+constexpr size_t kStateSlots = 4;
 
- private:
-  caf::actor_addr stage_;
-  RequestId id_;
-  std::shared_ptr<EncoderEngine> engine_;
-};
+std::vector<uint8_t> as_octets(const std::vector<std::byte>& bytes) {
+  const auto* first = reinterpret_cast<const uint8_t*>(bytes.data());
+  return {first, first + bytes.size()};
+}
 
 }  // namespace
 
-EncoderStage::EncoderStage(caf::actor_config& config, const EncoderEngineFactory& make_engine,
-                           std::shared_ptr<LoadBoard> board)
-    : typed_event_based_actor(config), make_engine_(make_engine), board_(std::move(board)) {}
+EncoderStage::EncoderStage(caf::actor_config& config, EncoderStageSetup setup)
+    : typed_event_based_actor(config), setup_(std::move(setup)) {}
 
 EncoderStage::behavior_type EncoderStage::make_behavior() {
-  auto engine = make_engine_();
-  if (engine) {
-    engine_ = std::move(*engine);
-  } else {
-    log::error("encoder", "cannot start", {{"error", engine.error().message()}});
-    quit(to_caf(engine.error()));
+  if (const Status started = start(); !started) {
+    log::error("encoder", "cannot start", {{"error", started.error().message()}});
+    engine_.reset();
+    quit(to_caf(started.error()));
   }
   publish_load();
   set_down_handler([this](caf::down_msg& down) {
     const auto session = sessions_.find(down.source);
-    if (session != sessions_.end()) cancel(session->second);
+    if (session == sessions_.end()) return;
+    const std::set<RequestId> works = session->second;
+    for (const RequestId id : works) cancel(works_.find(id));
   });
   return {
       [this](BeginPrefill& message) { begin(std::move(message)); },
-      [this](const CancelWork& message) { cancel(message.id); },
-      [this](const LeaseReturned& message) { release(message.id); },
+      [this](const CancelWork& message) { cancel(message.attempt); },
+      [this](const LeaseReturned& message) { lease_ended(message); },
       [this](StepAtom) { step(); },
   };
 }
 
+Status EncoderStage::start() {
+  CEDAR_TRY(engine_, setup_.make_engine());
+  state_slot_bytes_ = align_up(engine_->max_handoff_bytes(), Buffer::kAlignment);
+  const auto slots = static_cast<int64_t>(kStateSlots);
+  CEDAR_TRY(state_memory_, setup_.memory->allocate(slots * state_slot_bytes_));
+  for (size_t slot = kStateSlots; slot > 0; --slot) free_state_slots_.push_back(slot - 1);
+  return {};
+}
+
 void EncoderStage::on_exit() {
+  // Nobody gets pages from here any more: what is being read stays until it is read, all else is free.
+  for (const auto& [id, work] : works_) {
+    for (const LeaseId lease : work.leases) setup_.plane.transport->revoke(lease);
+  }
   works_.clear();
   waiting_.clear();
   engine_.reset();
+  state_memory_ = Buffer();
 }
 
 void EncoderStage::begin(BeginPrefill message) {
-  const RequestId id = message.request->decode.id;
+  const RequestId id{++last_work_};
+  if (!attempts_.emplace(message.attempt, id).second) {
+    send(message.session,
+         StageFailed{message.attempt,
+                     make_error(Errc::invalid_argument, "the attempt is being worked on")});
+    return;
+  }
   monitor(message.session);
-  sessions_[message.session.address()] = id;
-  works_[id].begin = std::move(message);
+  sessions_[message.session.address()].insert(id);
+  Work& work = works_[id];
+  work.deadline = transport::Clock::now() + message.remaining;
+  work.begin = std::move(message);
   if (!waiting_.empty() || !try_submit(id)) waiting_.push_back(id);
   publish_load();
 }
@@ -78,7 +88,7 @@ bool EncoderStage::try_submit(RequestId id) {
   const GenerateRequest& request = *work.begin.request;
   const auto status = engine_->submit({id, request.decode.prompt, request.images});
   if (status) {
-    work.lease = std::make_shared<BlockLease>(address(), id, engine_);
+    work.in_engine = true;
     schedule_step();
     return true;
   }
@@ -109,7 +119,7 @@ void EncoderStage::step() {
     log::error("encoder", "step failed", {{"error", events.error().message()}});
     std::vector<RequestId> ids;
     for (const auto& [id, work] : works_) {
-      if (work.lease && !work.abandoned) ids.push_back(id);
+      if (work.in_engine && !work.abandoned && !work.finished) ids.push_back(id);
     }
     for (RequestId id : ids) fail(id, events.error());
   }
@@ -121,63 +131,147 @@ void EncoderStage::report(const engine::PrefillEvent& event) {
   const auto entry = works_.find(event.id);
   if (entry == works_.end() || entry->second.abandoned) return;
   Work& work = entry->second;
-  announce_blocks(event.id, work, event.blocks_ready);
+  PrefillProgress progress;
+  progress.attempt = work.begin.attempt;
+  progress.computed = event.computed;
+  const Status offered = offer_blocks(event.id, work, event.blocks_ready, progress);
+  if (!offered) return fail(event.id, offered.error());
   if (event.finished) {
-    auto handoff = engine_->take_handoff(event.id);
-    if (!handoff) return fail(event.id, handoff.error());
-    send(work.begin.decoder,
-         HandoffReady{event.id, std::make_shared<engine::Handoff>(std::move(*handoff))});
+    hand_over(event.id, work, std::move(progress));
+  } else {
+    send(work.begin.session, std::move(progress));
   }
-  send(work.begin.session, PrefillProgress{event.computed, event.finished});
-  if (event.finished) work.lease.reset();  // may come back at once
 }
 
-void EncoderStage::announce_blocks(RequestId id, Work& work, int64_t ready) {
-  if (ready <= work.announced) return;
-  BlocksReady message{id, work.announced, {}, work.lease};
-  for (int64_t i = work.announced; i < ready; ++i) message.blocks.push_back(engine_->block(id, i));
-  work.announced = ready;
-  send(work.begin.decoder, std::move(message));
+Status EncoderStage::offer_blocks(RequestId id, Work& work, int64_t ready,
+                                  PrefillProgress& progress) {
+  if (ready <= work.offered_blocks) return {};
+  std::vector<std::span<const std::byte>> blocks;
+  for (int64_t i = work.offered_blocks; i < ready; ++i) blocks.push_back(engine_->block(id, i));
+  CEDAR_TRY(progress.blocks, offer(id, work, blocks));
+  progress.first_block = work.offered_blocks;
+  work.offered_blocks = ready;
+  return {};
 }
 
-void EncoderStage::cancel(RequestId id) {
-  const auto entry = works_.find(id);
+void EncoderStage::hand_over(RequestId id, Work& work, PrefillProgress progress) {
+  if (free_state_slots_.empty()) {
+    // The blocks need not wait for a slot.
+    waiting_for_slot_.push_back(progress);
+    waiting_for_slot_.back().blocks = {};
+    send(work.begin.session, std::move(progress));
+    return;
+  }
+  const size_t slot = free_state_slots_.back();
+  const Status offered = offer_state(id, work, slot, progress);
+  if (!offered) return fail(id, offered.error());
+  free_state_slots_.pop_back();
+  work.state_slot = slot;
+  work.finished = true;
+  progress.finished = true;
+  send(work.begin.session, std::move(progress));
+}
+
+Status EncoderStage::offer_state(RequestId id, Work& work, size_t slot, PrefillProgress& progress) {
+  CEDAR_TRY(const engine::Handoff handoff, engine_->take_handoff(id));
+  const int64_t bytes = engine::serialised_bytes(handoff);
+  if (bytes > state_slot_bytes_) {
+    return make_error(Errc::internal, "a hand-off of " + std::to_string(bytes) +
+                                          " bytes, a slot has " +
+                                          std::to_string(state_slot_bytes_));
+  }
+  const std::span<std::byte> target(
+      state_memory_.data() + static_cast<int64_t>(slot) * state_slot_bytes_,
+      static_cast<size_t>(bytes));
+  engine::serialise(handoff, target);
+  const std::span<const std::byte> part = target;
+  CEDAR_TRY(progress.state, offer(id, work, {&part, 1}));
+  return {};
+}
+
+Result<Offer> EncoderStage::offer(RequestId id, Work& work,
+                                  std::span<const std::span<const std::byte>> parts) {
+  transport::OfferRequest request;
+  ExportMemory::Place place;
+  for (const std::span<const std::byte> part : parts) {
+    CEDAR_TRY(place, setup_.memory->locate(part));
+    request.ranges.push_back({place.offset, part.size(), {}});
+  }
+  request.region = place.region->id();
+  request.lease_deadline = work.deadline;
+  // The region lives as long as the lease, even if this stage does not.
+  const auto on_end = [stage = address(), id, region = place.region](LeaseId lease,
+                                                                     transport::LeaseEnd) {
+    if (auto actor = caf::actor_cast<caf::actor>(stage)) {
+      caf::anon_send<caf::message_priority::high>(actor, LeaseReturned{id, lease});
+    }
+  };
+  CEDAR_TRY(const auto descriptor, setup_.plane.transport->offer(std::move(request), on_end));
+  work.leases.insert(descriptor.lease);
+  return Offer{as_octets(transport::serialise(descriptor)), setup_.plane.endpoint};
+}
+
+void EncoderStage::cancel(const Attempt& attempt) {
+  const auto known = attempts_.find(attempt);
+  if (known != attempts_.end()) cancel(works_.find(known->second));
+}
+
+void EncoderStage::cancel(Works::iterator entry) {
   if (entry == works_.end()) return;
-  const auto waiting = std::find(waiting_.begin(), waiting_.end(), id);
-  if (waiting != waiting_.end()) {
-    waiting_.erase(waiting);
+  Work& work = entry->second;
+  if (!work.in_engine) {
+    std::erase(waiting_, entry->first);
     forget(entry);
     publish_load();
     return;
   }
-  // The pages are free as soon as the decoder, which is told too, has dropped its announcements.
-  entry->second.abandoned = true;
-  entry->second.lease.reset();
+  work.abandoned = true;
+  std::erase_if(waiting_for_slot_, [&](const PrefillProgress& progress) {
+    return progress.attempt == work.begin.attempt;
+  });
+  // Pulls under way end first; then the leases come back one by one.
+  for (const LeaseId lease : work.leases) setup_.plane.transport->revoke(lease);
+  release_if_done(entry);
 }
 
-void EncoderStage::release(RequestId id) {
-  const auto entry = works_.find(id);
+void EncoderStage::lease_ended(const LeaseReturned& message) {
+  const auto entry = works_.find(message.work);
   if (entry == works_.end()) return;
-  engine_->release(id);
+  entry->second.leases.erase(message.lease);
+  release_if_done(entry);
+}
+
+void EncoderStage::release_if_done(Works::iterator entry) {
+  Work& work = entry->second;
+  if (!work.leases.empty() || !(work.finished || work.abandoned)) return;
+  engine_->release(entry->first);
+  if (work.state_slot) free_state_slots_.push_back(*work.state_slot);
   forget(entry);
+  while (!free_state_slots_.empty() && !waiting_for_slot_.empty()) {
+    PrefillProgress progress = std::move(waiting_for_slot_.front());
+    waiting_for_slot_.pop_front();
+    const RequestId id = attempts_.at(progress.attempt);
+    hand_over(id, works_.at(id), std::move(progress));
+  }
   submit_waiting();
   publish_load();
 }
 
 void EncoderStage::fail(RequestId id, const Error& error) {
   const auto entry = works_.find(id);
-  send(entry->second.begin.session, StageFailed{error});
-  if (entry->second.lease) {
-    cancel(id);
-  } else {
-    forget(entry);
-  }
+  send(entry->second.begin.session, StageFailed{entry->second.begin.attempt, error});
+  cancel(entry);
 }
 
-void EncoderStage::forget(std::map<RequestId, Work>::iterator entry) {
+void EncoderStage::forget(Works::iterator entry) {
   const caf::actor_addr session = entry->second.begin.session.address();
-  demonitor(session);
-  sessions_.erase(session);
+  const auto watched = sessions_.find(session);
+  watched->second.erase(entry->first);
+  if (watched->second.empty()) {
+    demonitor(session);
+    sessions_.erase(watched);
+  }
+  attempts_.erase(entry->second.begin.attempt);
   works_.erase(entry);
 }
 
@@ -190,9 +284,10 @@ void EncoderStage::schedule_step() {
 void EncoderStage::publish_load() {
   if (!engine_) return;
   const engine::PrefillLoad load = engine_->load();
-  board_->encoder_requests = static_cast<int64_t>(works_.size());
-  board_->encoder_queued_tokens = load.queued_tokens;
-  board_->encoder_free_blocks = load.free_blocks;
+  LoadBoard& board = *setup_.board;
+  board.encoder_requests = static_cast<int64_t>(works_.size());
+  board.encoder_queued_tokens = load.queued_tokens;
+  board.encoder_free_blocks = load.free_blocks;
 }
 
 }  // namespace cedar::actors

@@ -1,9 +1,13 @@
 #pragma once
-// The messages between actors and the typed handles that take them. Of a request's messages only the
-// reservation has a reply; all others are one-way, and the end of the session releases everything.
+// The messages between actors and the typed handles that take them.
 //
-// Messages marked at the end of this file stay in one process, most of them because they hold bytes, sinks or
-// requests by pointer; the others have inspect() and may cross processes.
+// The session is the hub: encoder and decoder never hold a handle of each other, so that a gateway needs connections to its
+// stages and the stages need none among themselves; only bytes go from one to the other, over the data plane. Of a
+// request's messages the reservation and the question for another stage have a reply; all others are one-way, and the end
+// of the session releases everything.
+//
+// Messages between processes have inspect() and are registered by add_message_types(); those that hold bytes, sinks or
+// answers by pointer stay in one process and are marked at the end of this file.
 
 #include <caf/allowed_unsafe_message_type.hpp>
 #include <caf/atom.hpp>
@@ -11,14 +15,16 @@
 #include <caf/replies_to.hpp>
 #include <caf/typed_actor.hpp>
 
+#include <chrono>
+#include <compare>
 #include <cstddef>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "actors/client.h"
 #include "actors/once_sink.h"
+#include "actors/wire_values.h"
 #include "core/ids.h"
 #include "model/block_key.h"
 
@@ -28,23 +34,71 @@ using StepAtom = caf::atom_constant<caf::atom("step")>;
 using TickAtom = caf::atom_constant<caf::atom("tick")>;
 using DrainAtom = caf::atom_constant<caf::atom("drain")>;
 
+// --- values ----------------------------------------------------------------------------------------------
+
+/// One hand-off of one request, from its reservation to its last token. Random: stages serve several gateways, whose
+/// request ids may be the same. Everyone who speaks of the hand-off uses this id.
+using HandoffId = StrongId<struct HandoffIdTag, uint64_t>;
+
+/// One encoder's work for a hand-off. A second encoder gets the next attempt; what comes of an older one is dropped.
+struct Attempt {
+  HandoffId handoff;
+  uint32_t number = 0;
+  friend auto operator<=>(const Attempt&, const Attempt&) = default;
+};
+
+/// A request by pointer within a process, and its whole value between two.
+struct SharedRequest {
+  std::shared_ptr<const GenerateRequest> value;  // not null
+  const GenerateRequest& operator*() const { return *value; }
+  const GenerateRequest* operator->() const { return value.get(); }
+};
+
+/// Where a process listens on the data plane. Node and generation as its transport has them.
+struct DataEndpoint {
+  std::string host;  // numeric
+  uint16_t port = 0;
+  uint32_t node = 0;
+  uint64_t generation = 0;
+  friend bool operator==(const DataEndpoint&, const DataEndpoint&) = default;
+};
+
+/// Bytes that wait at their owner to be fetched.
+struct Offer {
+  std::vector<uint8_t>
+      descriptor;  // transport::serialise(RegionDescriptor); empty: nothing is offered
+  DataEndpoint owner;
+  bool empty() const { return descriptor.empty(); }
+};
+
 // --- to a session ----------------------------------------------------------------------------------------
 
 /// The encoder computed rows of this prompt.
 struct PrefillProgress {
-  int64_t computed = 0;   // prompt tokens read so far
-  bool finished = false;  // the hand-off is on its way to the decoder
+  Attempt attempt;
+  int64_t computed = 0;     // prompt tokens read so far
+  bool finished = false;    // nothing more will be offered
+  int64_t first_block = 0;  // of `blocks`, whose ranges are whole KV blocks in order
+  Offer blocks;
+  Offer state;  // one range, engine/handoff.h as bytes; when finished
 };
 /// The decoder has taken over everything and begins its replay.
 struct ReplayBegun {
-  RequestId id;
+  HandoffId id;
 };
 /// What one decoder step produced for this request.
 struct TokenBatch {
+  HandoffId id;
   std::vector<engine::TokenEvent> tokens;
 };
-/// A stage gave up on this request and has released it.
+/// The decoder could not fetch what an encoder offered; its reservation stands.
+struct PullFailed {
+  Attempt attempt;
+  Error error;
+};
+/// A stage gave up on this hand-off and has released it.
 struct StageFailed {
+  Attempt attempt;  // number 0: the decoder
   Error error;
 };
 /// Ends the session. `code` is cancelled (the client asked) or deadline_exceeded.
@@ -53,8 +107,8 @@ struct EndSession {
 };
 
 using SessionActor = caf::typed_actor<caf::reacts_to<PrefillProgress>, caf::reacts_to<ReplayBegun>,
-                                      caf::reacts_to<TokenBatch>, caf::reacts_to<StageFailed>,
-                                      caf::reacts_to<EndSession>>;
+                                      caf::reacts_to<TokenBatch>, caf::reacts_to<PullFailed>,
+                                      caf::reacts_to<StageFailed>, caf::reacts_to<EndSession>>;
 
 // --- to the decoder --------------------------------------------------------------------------------------
 
@@ -62,45 +116,49 @@ using SessionActor = caf::typed_actor<caf::reacts_to<PrefillProgress>, caf::reac
 /// goes down. Errors: context_too_long, invalid_argument, overloaded (no room, and nothing will free any).
 /// While other sequences hold the room, the reply waits.
 struct ReserveRoom {
-  std::shared_ptr<const GenerateRequest> request;
+  HandoffId id;
+  SharedRequest request;
   SessionActor session;
+  DataEndpoint encoder;                 // connected to meanwhile
+  std::chrono::milliseconds remaining;  // until the request's deadline
 };
 struct RoomReserved {
-  RequestId id;
+  HandoffId id;
 };
-/// KV blocks [first, first + blocks.size()) are written. The bytes stay valid while `lease` lives; the last
-/// copy of the lease to go lets the encoder reuse them.
-struct BlocksReady {
-  RequestId id;
+/// Fetch these KV blocks. What is here already is not fetched again.
+struct ImportBlocks {
+  Attempt attempt;
   int64_t first = 0;
-  std::vector<std::span<const std::byte>> blocks;
-  std::shared_ptr<const void> lease;
+  Offer blocks;
 };
-/// The prompt is read; every block was announced before this, on the same way.
-struct HandoffReady {
-  RequestId id;
-  std::shared_ptr<engine::Handoff> handoff;
+/// The prompt is read and every block was announced: fetch the state too, and begin when all of it is here.
+struct TakeOver {
+  Attempt attempt;
+  Offer state;
 };
-/// Stops the work for a request within one step and frees what it holds. Unknown ids are ignored.
+/// Stops the work for a hand-off within one step and frees what it holds. Unknown ones are ignored. The decoder does not
+/// look at the attempt's number.
 struct CancelWork {
-  RequestId id;
+  Attempt attempt;
 };
 
 using DecoderStageActor =
-    caf::typed_actor<caf::replies_to<ReserveRoom>::with<RoomReserved>, caf::reacts_to<BlocksReady>,
-                     caf::reacts_to<HandoffReady>, caf::reacts_to<CancelWork>>;
+    caf::typed_actor<caf::replies_to<ReserveRoom>::with<RoomReserved>, caf::reacts_to<ImportBlocks>,
+                     caf::reacts_to<TakeOver>, caf::reacts_to<CancelWork>>;
 
 // --- to the encoder --------------------------------------------------------------------------------------
 
-/// Reads a prompt in chunks and announces its blocks to `decoder`. The stage watches the session.
+/// Reads a prompt in chunks and tells the session what it offers. The stage watches the session.
 struct BeginPrefill {
-  std::shared_ptr<const GenerateRequest> request;
+  Attempt attempt;  // numbers begin with 1
+  SharedRequest request;
   SessionActor session;
-  DecoderStageActor decoder;
+  std::chrono::milliseconds remaining;  // until the request's deadline; the leases end then
 };
-/// The last reader of a request's blocks is done with them.
+/// A lease on bytes of one prompt has ended. From the stage's own data plane.
 struct LeaseReturned {
-  RequestId id;
+  RequestId work;
+  LeaseId lease;
 };
 
 using EncoderStageActor = caf::typed_actor<caf::reacts_to<BeginPrefill>, caf::reacts_to<CancelWork>,
@@ -169,34 +227,108 @@ struct CancelRequest {
 struct EncoderFree {
   RequestId id;
 };
+/// A stage and where its process listens on the data plane.
+struct EncoderChoice {
+  EncoderStageActor stage;
+  DataEndpoint endpoint;
+};
+struct DecoderChoice {
+  DecoderStageActor stage;
+  DataEndpoint endpoint;
+};
+/// The session's encoder is lost or useless to its decoder: another one, with room promised there instead. While one
+/// may come soon, the reply waits. Errors: unavailable (no other stage).
+struct ReplaceEncoder {
+  RequestId id;
+  EncoderStageActor lost;
+};
+/// The same for the decoder; a sequence starts again from its prompt and the tokens it has, so the encoder of the request
+/// is promised room again, too, if it had been let go.
+struct ReplaceDecoder {
+  RequestId id;
+  DecoderStageActor lost;
+};
 
 using RouterActor = caf::typed_actor<
     caf::reacts_to<SubmitRequest>, caf::reacts_to<CancelRequest>, caf::reacts_to<EncoderFree>,
-    caf::reacts_to<TickAtom>,
+    caf::replies_to<ReplaceEncoder>::with<EncoderChoice>,
+    caf::replies_to<ReplaceDecoder>::with<EncoderChoice, DecoderChoice>, caf::reacts_to<TickAtom>,
     // Refuses new work from now on; with true, also ends every session. Replies with the requests left.
     caf::replies_to<DrainAtom, bool>::with<int64_t>>;
 
 // --- inspection ------------------------------------------------------------------------------------------
 
 template <class I>
+typename I::result_type inspect(I& f, SharedRequest& x) {
+  if constexpr (I::writes_state) {
+    auto loaded = std::make_shared<GenerateRequest>();
+    const auto error = f(*loaded);
+    x.value = std::move(loaded);
+    return error;
+  } else {
+    return f(const_cast<GenerateRequest&>(*x.value));  // read only
+  }
+}
+template <class I>
+typename I::result_type inspect(I& f, Attempt& x) {
+  return f(caf::meta::type_name("Attempt"), x.handoff, x.number);
+}
+template <class I>
+typename I::result_type inspect(I& f, DataEndpoint& x) {
+  return f(caf::meta::type_name("DataEndpoint"), x.host, x.port, x.node, x.generation);
+}
+template <class I>
+typename I::result_type inspect(I& f, Offer& x) {
+  return f(caf::meta::type_name("Offer"), x.descriptor, x.owner);
+}
+template <class I>
 typename I::result_type inspect(I& f, PrefillProgress& x) {
-  return f(caf::meta::type_name("PrefillProgress"), x.computed, x.finished);
+  return f(caf::meta::type_name("PrefillProgress"), x.attempt, x.computed, x.finished,
+           x.first_block, x.blocks, x.state);
 }
 template <class I>
 typename I::result_type inspect(I& f, ReplayBegun& x) {
   return f(caf::meta::type_name("ReplayBegun"), x.id);
 }
 template <class I>
+typename I::result_type inspect(I& f, TokenBatch& x) {
+  return f(caf::meta::type_name("TokenBatch"), x.id, x.tokens);
+}
+template <class I>
+typename I::result_type inspect(I& f, PullFailed& x) {
+  return f(caf::meta::type_name("PullFailed"), x.attempt, x.error);
+}
+template <class I>
+typename I::result_type inspect(I& f, StageFailed& x) {
+  return f(caf::meta::type_name("StageFailed"), x.attempt, x.error);
+}
+template <class I>
+typename I::result_type inspect(I& f, ReserveRoom& x) {
+  return f(caf::meta::type_name("ReserveRoom"), x.id, x.request, x.session, x.encoder, x.remaining);
+}
+template <class I>
 typename I::result_type inspect(I& f, RoomReserved& x) {
   return f(caf::meta::type_name("RoomReserved"), x.id);
 }
 template <class I>
+typename I::result_type inspect(I& f, ImportBlocks& x) {
+  return f(caf::meta::type_name("ImportBlocks"), x.attempt, x.first, x.blocks);
+}
+template <class I>
+typename I::result_type inspect(I& f, TakeOver& x) {
+  return f(caf::meta::type_name("TakeOver"), x.attempt, x.state);
+}
+template <class I>
 typename I::result_type inspect(I& f, CancelWork& x) {
-  return f(caf::meta::type_name("CancelWork"), x.id);
+  return f(caf::meta::type_name("CancelWork"), x.attempt);
+}
+template <class I>
+typename I::result_type inspect(I& f, BeginPrefill& x) {
+  return f(caf::meta::type_name("BeginPrefill"), x.attempt, x.request, x.session, x.remaining);
 }
 template <class I>
 typename I::result_type inspect(I& f, LeaseReturned& x) {
-  return f(caf::meta::type_name("LeaseReturned"), x.id);
+  return f(caf::meta::type_name("LeaseReturned"), x.work, x.lease);
 }
 template <class I>
 typename I::result_type inspect(I& f, ReleaseLease& x) {
@@ -227,14 +359,12 @@ typename I::result_type inspect(I& f, EncoderFree& x) {
 }  // namespace cedar::actors
 
 // One process only.
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::TokenBatch)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::StageFailed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::EndSession)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::ReserveRoom)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::BlocksReady)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::HandoffReady)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::BeginPrefill)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::LookupPrefix)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::PrefixLease)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::StoreBlock)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::SubmitRequest)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::EncoderChoice)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::DecoderChoice)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::ReplaceEncoder)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::ReplaceDecoder)

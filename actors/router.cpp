@@ -57,6 +57,12 @@ Router::behavior_type Router::make_behavior() {
       [this](SubmitRequest& message) { submit(std::move(message)); },
       [this](const CancelRequest& message) { cancel(message.id); },
       [this](const EncoderFree& message) { encoder_free(message.id); },
+      [](const ReplaceEncoder&) -> caf::result<EncoderChoice> {
+        return to_caf(make_error(Errc::unavailable, "there is no other encoder"));
+      },
+      [](const ReplaceDecoder&) -> caf::result<EncoderChoice, DecoderChoice> {
+        return to_caf(make_error(Errc::unavailable, "there is no other decoder"));
+      },
       [this](TickAtom) { sweep_deadlines(); },
       [this](DrainAtom, bool end_sessions) { return drain(end_sessions); },
   };
@@ -132,8 +138,13 @@ void Router::start_session(Waiting waiting) {
   encoder_.ledger.blocks += running.encoder_blocks;
   decoder_.ledger.sequences += 1;
   decoder_.ledger.blocks += running.decoder_blocks;
-  running.session = spawn<Session, caf::monitored>(SessionSetup{
-      request, waiting.message.sink, encoder_.actor, decoder_.actor, RouterActor{this}});
+  running.session =
+      spawn<Session, caf::monitored>(SessionSetup{request,
+                                                  waiting.message.sink,
+                                                  waiting.deadline,
+                                                  {encoder_.actor, spawners_.endpoint},
+                                                  {decoder_.actor, spawners_.endpoint},
+                                                  RouterActor{this}});
   sessions_[running.session.address()] = id;
   running_.emplace(id, std::move(running));
 }

@@ -30,6 +30,7 @@ struct RouterOptions {
 
 /// How to start a stage. Called from the router, which watches the result.
 struct StageSpawners {
+  DataEndpoint endpoint;  // of this process, where the stages run
   std::function<EncoderStageActor(caf::actor_system&)> encoder;
   std::function<DecoderStageActor(caf::actor_system&)> decoder;
 };

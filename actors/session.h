@@ -1,9 +1,11 @@
 #pragma once
-// One request from its reservation to its last token. Watches both stages and is watched by them: whoever
-// dies first, the other side frees what the request held.
+// One request from its reservation to its last token, and the hub of its stages: what one of them says to the other goes
+// through here. Watches both stages and is watched by them: whoever dies first, the other side frees what the request
+// held.
 
 #include <caf/typed_event_based_actor.hpp>
 
+#include <chrono>
 #include <memory>
 
 #include "actors/messages.h"
@@ -13,8 +15,9 @@ namespace cedar::actors {
 struct SessionSetup {
   std::shared_ptr<const GenerateRequest> request;
   std::shared_ptr<OnceSink> sink;
-  EncoderStageActor encoder;
-  DecoderStageActor decoder;
+  std::chrono::steady_clock::time_point deadline;  // the router ends the session then
+  EncoderChoice encoder;
+  DecoderChoice decoder;
   RouterActor router;
 };
 
@@ -32,10 +35,10 @@ class Session final : public SessionActor::base {
   enum class Phase : uint8_t { reserving, prefilling, handing_over, decoding, done };
 
   RequestId id() const { return setup_.request->decode.id; }
+  std::chrono::milliseconds remaining() const;
   void reserve();
   void prefill();
-  void on_progress(const PrefillProgress& progress);
-  void end_prefill();
+  void on_progress(PrefillProgress progress);
   void on_replay();
   void on_tokens(TokenBatch batch);
   void finish(engine::FinishReason reason);
@@ -44,6 +47,7 @@ class Session final : public SessionActor::base {
   void abandon();
 
   SessionSetup setup_;
+  Attempt attempt_;  // the current one; what speaks of another is late
   Phase phase_ = Phase::reserving;
 };
 

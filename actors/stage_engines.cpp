@@ -18,6 +18,7 @@ class PrefillAdapter final : public EncoderEngine {
     return engine_->block(id, index);
   }
   Result<engine::Handoff> take_handoff(RequestId id) override { return engine_->take_handoff(id); }
+  int64_t max_handoff_bytes() const override { return engine_->max_handoff_bytes(); }
   void release(RequestId id) override { engine_->release(id); }
   engine::PrefillLoad load() const override { return engine_->load(); }
 

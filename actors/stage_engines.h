@@ -22,6 +22,7 @@ class EncoderEngine {
   virtual Result<std::vector<engine::PrefillEvent>> step() = 0;
   virtual std::span<const std::byte> block(RequestId id, int64_t index) const = 0;
   virtual Result<engine::Handoff> take_handoff(RequestId id) = 0;
+  virtual int64_t max_handoff_bytes() const = 0;
   virtual void release(RequestId id) = 0;
   virtual engine::PrefillLoad load() const = 0;
 };

@@ -10,8 +10,11 @@
 #include "actors/encoder_stage.h"
 #include "actors/engram_lookup.h"
 #include "actors/kv_cache.h"
+#include "actors/message_types.h"
 #include "actors/system_impl.h"
+#include "core/check.h"
 #include "core/log.h"
+#include "transport/loopback.h"
 
 namespace cedar::actors {
 namespace {
@@ -79,6 +82,12 @@ Stats ActorClient::stats() const {
 }
 
 System::Impl::Impl(const SystemOptions& options) {
+  auto loopback = transport::make_loopback_transport({}, transport::make_loopback_hub());
+  CEDAR_ASSERT(loopback.has_value(), loopback.error().message());
+  transport = std::move(*loopback);
+  plane = make_data_plane(*transport, "127.0.0.1");
+  memory = std::make_shared<ExportMemory>(*transport);
+  add_message_types(config);
   // Defaults of the library: at least four threads whatever the quota, and no limit on how long one actor
   // keeps a thread.
   config.set("scheduler.max-threads", static_cast<size_t>(options.scheduler_threads));
@@ -108,17 +117,24 @@ void System::Impl::stop() {
   destroy(router);
   destroy(kv_cache);
   destroy(engram);
-  system.reset();  // waits for the last actor
+  system->await_all_actors_done();
+  // Its callbacks speak to actors.
+  transport->shutdown();
+  system.reset();
+  memory.reset();
 }
 
 StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory decoder,
-                              std::shared_ptr<LoadBoard> board) {
+                              const System::Impl& impl) {
   StageSpawners spawners;
-  spawners.encoder = [encoder, board](caf::actor_system& system) -> EncoderStageActor {
-    return system.spawn<EncoderStage, caf::detached>(encoder, board);
+  spawners.endpoint = impl.plane.endpoint;
+  spawners.encoder = [setup = EncoderStageSetup{std::move(encoder), impl.memory, impl.plane,
+                                                impl.board}](caf::actor_system& system) {
+    return EncoderStageActor(system.spawn<EncoderStage, caf::detached>(setup));
   };
-  spawners.decoder = [decoder, board](caf::actor_system& system) -> DecoderStageActor {
-    return system.spawn<DecoderStage, caf::detached>(decoder, board);
+  spawners.decoder = [setup = DecoderStageSetup{std::move(decoder), impl.plane, impl.board}](
+                         caf::actor_system& system) {
+    return DecoderStageActor(system.spawn<DecoderStage, caf::detached>(setup));
   };
   return spawners;
 }
@@ -126,8 +142,11 @@ StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory
 Result<std::unique_ptr<System>> System::start(std::shared_ptr<const engine::LoadedModel> model,
                                               const SystemOptions& options) {
   const auto engram = engine::local_engram_source(model);
-  const auto make_encoder = [=] {
-    return engine::PrefillEngine::create(model, engram, options.engine);
+  auto impl = std::make_unique<Impl>(options);
+  const auto make_encoder = [=, memory = impl->memory] {
+    engine::EngineOptions encoder = options.engine;
+    encoder.block_memory = memory;
+    return engine::PrefillEngine::create(model, engram, encoder);
   };
   const auto make_decoder = [=] {
     return engine::DecodeEngine::create(model, engram, options.engine);
@@ -140,7 +159,6 @@ Result<std::unique_ptr<System>> System::start(std::shared_ptr<const engine::Load
                     model->layout.block_tokens};
   router.decoder = {options.engine.max_sequences, decoder->load().total_blocks,
                     model->layout.block_tokens};
-  auto impl = std::make_unique<Impl>(options);
   impl->kv_cache = impl->system->spawn<KvCache>(options.cache_bytes);
   if (!model->config.engram_layer_ids.empty()) {
     const int64_t row_bytes = model->config.engram_head_dim + model->config.engram_head_dim / 32;
@@ -151,7 +169,7 @@ Result<std::unique_ptr<System>> System::start(std::shared_ptr<const engine::Load
       detached_stages(
           FirstThenNew<engine::PrefillEngine, EncoderEngine>(std::move(encoder), make_encoder),
           FirstThenNew<engine::DecodeEngine, DecoderEngine>(std::move(decoder), make_decoder),
-          impl->board));
+          *impl));
   return std::make_unique<System>(std::move(impl));
 }
 

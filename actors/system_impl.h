@@ -8,6 +8,8 @@
 #include <functional>
 #include <memory>
 
+#include "actors/data_plane.h"
+#include "actors/export_memory.h"
 #include "actors/load_board.h"
 #include "actors/router.h"
 #include "actors/stage_engines.h"
@@ -32,6 +34,9 @@ class ActorClient final : public Client {
 struct System::Impl {
   explicit Impl(const SystemOptions& options);
 
+  std::unique_ptr<transport::Transport> transport;
+  DataPlane plane;
+  std::shared_ptr<ExportMemory> memory;  // of the encoder's engines
   caf::actor_system_config config;
   std::unique_ptr<caf::actor_system> system;
   std::shared_ptr<LoadBoard> board = std::make_shared<LoadBoard>();
@@ -46,8 +51,8 @@ struct System::Impl {
   void stop();
 };
 
-/// Stage actors that run the engines that the factories make.
+/// Stage actors of this process that run the engines that the factories make.
 StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory decoder,
-                              std::shared_ptr<LoadBoard> board);
+                              const System::Impl& system);
 
 }  // namespace cedar::actors

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "core/device_cuda.h"
 #include "core/device_memory.h"
@@ -28,6 +29,7 @@ void* allocate_host(size_t bytes) {
 }  // namespace
 
 void Buffer::Deleter::operator()(std::byte* p) const {
+  if (owner) return;
   if (device.kind == DeviceKind::cpu) {
     std::free(p);
   } else {
@@ -52,7 +54,7 @@ Result<Buffer> Buffer::allocate(Device device, int64_t bytes) {
     return make_error(Errc::out_of_memory, "cannot allocate " + std::to_string(bytes) +
                                                " bytes on " + to_string(device));
   }
-  buffer.data_ = std::unique_ptr<std::byte, Deleter>(p, Deleter{device});
+  buffer.data_ = std::unique_ptr<std::byte, Deleter>(p, Deleter{device, nullptr});
   buffer.bytes_ = bytes;
   buffer.device_ = device;
   return buffer;
@@ -62,6 +64,13 @@ Result<Buffer> Buffer::zeroed(Device device, int64_t bytes) {
   CEDAR_TRY(Buffer buffer, allocate(device, bytes));
   CEDAR_CHECK_OK(fill_zero(device, buffer.data(), bytes));
   CEDAR_CHECK_OK(synchronize(device));
+  return buffer;
+}
+
+Buffer Buffer::adopt(std::byte* data, int64_t bytes, std::shared_ptr<void> owner) {
+  Buffer buffer;
+  buffer.data_ = std::unique_ptr<std::byte, Deleter>(data, Deleter{Device{}, std::move(owner)});
+  buffer.bytes_ = bytes;
   return buffer;
 }
 

@@ -34,6 +34,8 @@ class Buffer {
   static Result<Buffer> allocate(Device device, int64_t bytes);
   /// The same, filled with zero bytes.
   static Result<Buffer> zeroed(Device device, int64_t bytes);
+  /// Host memory that `owner` keeps alive; the buffer holds it.
+  static Buffer adopt(std::byte* data, int64_t bytes, std::shared_ptr<void> owner);
 
   std::byte* data() { return data_.get(); }
   const std::byte* data() const { return data_.get(); }
@@ -51,6 +53,7 @@ class Buffer {
  private:
   struct Deleter {
     Device device;
+    std::shared_ptr<void> owner;  // of memory that is not ours to free
     void operator()(std::byte* p) const;
   };
   std::unique_ptr<std::byte, Deleter> data_{nullptr, Deleter{}};

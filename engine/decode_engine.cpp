@@ -174,17 +174,13 @@ Status DecodeEngine::start(RequestId id, Handoff handoff) {
     return make_error(Errc::not_found, "request " + std::to_string(id.value));
   }
   Decode& decode = found->second;
-  if (handoff.length != decode.prompt_length()) {
-    return make_error(Errc::invalid_argument, "hand-off of " + std::to_string(handoff.length) +
-                                                  " tokens for a prompt of " +
-                                                  std::to_string(decode.prompt_length()));
-  }
   const auto missing = std::find(decode.imported.begin(), decode.imported.end(), false);
   if (missing != decode.imported.end()) {
     return make_error(
         Errc::invalid_argument,
         "block " + std::to_string(missing - decode.imported.begin()) + " has not been imported");
   }
+  CEDAR_CHECK_OK(check_handoff(*impl.model, impl.options.replay, decode.prompt_length(), handoff));
   decode.handoff = std::move(handoff);
   CEDAR_CHECK_OK(impl.place_windows(decode));
   CEDAR_CHECK_OK(impl.place_pending(decode));

@@ -1,13 +1,18 @@
 #pragma once
-// What a finished prefill hands over besides its KV blocks: fixed size, once per request (spec/ced.md 2.3).
+// What a finished prefill hands over besides its KV blocks: fixed size, once per request (spec/ced.md 2.3). As bytes:
+// docs/formats/handoff.md.
 
+#include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <span>
 
 #include "core/buffer.h"
 #include "core/ids.h"
+#include "engine/options.h"
 
 namespace cedar::engine {
+
+struct LoadedModel;
 
 /// Host memory, whatever device the engines use.
 struct Handoff {
@@ -28,5 +33,21 @@ struct Handoff {
     return windows.bytes() + pending.bytes() + boundary_x.bytes() + boundary_pre.bytes();
   }
 };
+
+/// Rows before the end of a prompt of `length` tokens that the decoder half replays.
+int64_t replay_rows(const LoadedModel& model, ReplayMode mode, Position length);
+
+/// Whether every part has the size that `model` gives it for a prompt of `length` tokens. Errors: invalid_argument naming
+/// the part, what was expected and what came.
+Status check_handoff(const LoadedModel& model, ReplayMode mode, Position length,
+                     const Handoff& handoff);
+
+int64_t serialised_bytes(const Handoff& handoff);
+/// Of any prompt that the options allow.
+int64_t max_handoff_bytes(const LoadedModel& model, const EngineOptions& options);
+/// REQUIRES: `to` has serialised_bytes(handoff).
+void serialise(const Handoff& handoff, std::span<std::byte> to);
+/// Any bytes are safe input; check_handoff() tells whether they fit a model. Errors: invalid_argument naming the field.
+Result<Handoff> parse_handoff(std::span<const std::byte> bytes);
 
 }  // namespace cedar::engine

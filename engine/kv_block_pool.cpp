@@ -4,10 +4,14 @@
 
 namespace cedar::engine {
 
-Result<KvBlockPool> KvBlockPool::create(Device device, int64_t blocks, int64_t block_bytes) {
+Result<KvBlockPool> KvBlockPool::create(Device device, int64_t blocks, int64_t block_bytes,
+                                        HostMemorySource* memory) {
+  CEDAR_ASSERT(memory == nullptr || device.kind == DeviceKind::cpu, to_string(device));
   KvBlockPool pool;
   // Zeroed: a row that was never written must not decode to NaN where a kernel reads whole tiles.
-  CEDAR_TRY(pool.pages_, Buffer::zeroed(device, blocks * block_bytes));
+  const int64_t bytes = blocks * block_bytes;
+  CEDAR_TRY(pool.pages_,
+            memory != nullptr ? memory->allocate(bytes) : Buffer::zeroed(device, bytes));
   pool.block_bytes_ = block_bytes;
   pool.holders_.assign(static_cast<size_t>(blocks), 0);
   pool.free_.reserve(static_cast<size_t>(blocks));

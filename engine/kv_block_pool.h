@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/buffer.h"
+#include "core/host_memory.h"
 #include "core/ids.h"
 #include "core/result.h"
 
@@ -13,7 +13,9 @@ namespace cedar::engine {
 /// One thread at a time.
 class KvBlockPool {
  public:
-  static Result<KvBlockPool> create(Device device, int64_t blocks, int64_t block_bytes);
+  /// The pages come from `memory` if there is one; then the device is the CPU.
+  static Result<KvBlockPool> create(Device device, int64_t blocks, int64_t block_bytes,
+                                    HostMemorySource* memory = nullptr);
 
   /// All or nothing. Errors: overloaded, naming need and free.
   Result<std::vector<BlockId>> allocate(int64_t count);

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "core/device.h"
+#include "core/host_memory.h"
 #include "kernels/index_score.h"
 
 namespace cedar::engine {
@@ -37,6 +38,8 @@ struct EngineOptions {
   NumericOptions numeric;
   /// Of the model's vocabulary. Without it, requests that constrain their output are refused.
   std::shared_ptr<structured::Constraints> constraints;
+  /// Memory of the blocks that a prefill engine shows (PrefillEngine::block); null: ordinary memory.
+  std::shared_ptr<HostMemorySource> block_memory;
 };
 
 }  // namespace cedar::engine

@@ -23,8 +23,7 @@ struct Prefill {
   int32_t waited = 0;               // steps without a row
   Buffer boundary_x, boundary_pre;  // of the device
   int64_t boundary_rows = 0;
-  Buffer host_blocks;  // the ready blocks, where the host cannot read the device's
-  int64_t host_blocks_ready = 0;
+  int64_t shown_blocks = 0;  // copied to the mirror
 
   Position length() const { return static_cast<Position>(request.tokens.size()); }
   bool finished() const { return computed == length(); }
@@ -38,18 +37,12 @@ struct PrefillEngine::Impl {
   EngineOptions options;
   Runtime runtime;
   SequenceStore store;
+  Buffer mirror;  // of the pool's pages, where the host cannot read the device's
   std::map<RequestId, Prefill> requests;
 
   Impl(std::shared_ptr<const LoadedModel> m, std::shared_ptr<EngramSource> e,
        const EngineOptions& o, SequenceStore s)
       : model(std::move(m)), engram(std::move(e)), options(o), runtime(o), store(std::move(s)) {}
-
-  int64_t replay_rows(Position length) const {
-    const int64_t window = model->config.sliding_window;
-    const int64_t rows =
-        options.replay == ReplayMode::exact ? model->plan.exact_replay_rows(window) : window;
-    return std::min<int64_t>(rows, length);
-  }
 
   std::vector<std::pair<Prefill*, int64_t>> choose_chunk();
   Status keep_boundary(Prefill& prefill, const StreamState& state, int64_t row_begin, int64_t rows);
@@ -72,12 +65,21 @@ Result<std::unique_ptr<PrefillEngine>> PrefillEngine::create(
     std::shared_ptr<const LoadedModel> model, std::shared_ptr<EngramSource> engram,
     const EngineOptions& options) {
   CEDAR_TRY(const EngineOptions complete, complete_options(options, *model));
+  const bool on_host = model->device.kind == DeviceKind::cpu;
+  HostMemorySource* const memory = complete.block_memory.get();
   CEDAR_TRY(SequenceStore store,
             SequenceStore::create(*model, 0, model->plan.boundary, 0, complete.kv_pool_blocks,
-                                  complete.max_sequences));
+                                  complete.max_sequences, on_host ? memory : nullptr));
+  Buffer mirror;
+  if (!on_host) {
+    const int64_t bytes = store.pool().total() * store.pool().block_bytes();
+    CEDAR_TRY(mirror,
+              memory != nullptr ? memory->allocate(bytes) : Buffer::allocate(Device{}, bytes));
+  }
   std::unique_ptr<PrefillEngine> engine(new PrefillEngine());
   engine->impl_ =
       std::make_unique<Impl>(std::move(model), std::move(engram), complete, std::move(store));
+  engine->impl_->mirror = std::move(mirror);
   return engine;
 }
 
@@ -93,20 +95,16 @@ Status PrefillEngine::submit(PrefillRequest request) {
   }
   Prefill prefill;
   CEDAR_TRY(prefill.slot, impl.store.acquire(blocks));
-  prefill.boundary_rows = impl.replay_rows(length);
+  prefill.boundary_rows = replay_rows(*impl.model, impl.options.replay, length);
   const int64_t copies = impl.model->config.hc_mult;
   const int64_t x_bytes =
       prefill.boundary_rows * copies * impl.model->config.hidden_size * int64_t{2};
   auto x = Buffer::allocate(impl.model->device, x_bytes);
   auto pre = Buffer::allocate(impl.model->device, prefill.boundary_rows * copies * int64_t{4});
-  auto shown = impl.on_host()
-                   ? Result<Buffer>(Buffer())
-                   : Buffer::allocate(Device{}, blocks * impl.store.pool().block_bytes());
-  if (!x || !pre || !shown) {
+  if (!x || !pre) {
     impl.store.release(prefill.slot);
-    return !x ? x.error() : !pre ? pre.error() : shown.error();
+    return !x ? x.error() : pre.error();
   }
-  prefill.host_blocks = std::move(*shown);
   prefill.boundary_x = std::move(*x);
   prefill.boundary_pre = std::move(*pre);
   prefill.request = std::move(request);
@@ -210,9 +208,9 @@ Status PrefillEngine::Impl::show_blocks(Prefill& prefill, int64_t ready) {
   if (on_host()) return {};
   const auto pages = store.pages(prefill.slot);
   const int64_t bytes = store.pool().block_bytes();
-  for (int64_t& i = prefill.host_blocks_ready; i < ready; ++i) {
-    CEDAR_CHECK_OK(fetch(prefill.host_blocks.data() + i * bytes,
-                         store.pool().data(pages[static_cast<size_t>(i)]), bytes));
+  for (int64_t& i = prefill.shown_blocks; i < ready; ++i) {
+    const BlockId page = pages[static_cast<size_t>(i)];
+    CEDAR_CHECK_OK(fetch(mirror.data() + page.value * bytes, store.pool().data(page), bytes));
   }
   return {};
 }
@@ -230,9 +228,9 @@ std::span<const std::byte> PrefillEngine::block(RequestId id, int64_t index) con
   const auto pages = impl_->store.pages(found->second.slot);
   CEDAR_ASSERT(index >= 0 && index < static_cast<int64_t>(pages.size()), std::to_string(index));
   const int64_t bytes = impl_->store.pool().block_bytes();
-  const std::byte* data = impl_->on_host()
-                              ? impl_->store.pool().data(pages[static_cast<size_t>(index)])
-                              : found->second.host_blocks.data() + index * bytes;
+  const BlockId page = pages[static_cast<size_t>(index)];
+  const std::byte* data =
+      impl_->on_host() ? impl_->store.pool().data(page) : impl_->mirror.data() + page.value * bytes;
   return {data, static_cast<size_t>(bytes)};
 }
 
@@ -297,6 +295,10 @@ void PrefillEngine::release(RequestId id) {
   if (found == impl_->requests.end()) return;
   impl_->store.release(found->second.slot);
   impl_->requests.erase(found);
+}
+
+int64_t PrefillEngine::max_handoff_bytes() const {
+  return cedar::engine::max_handoff_bytes(*impl_->model, impl_->options);
 }
 
 PrefillLoad PrefillEngine::load() const {

@@ -67,6 +67,8 @@ class PrefillEngine {
   std::span<const std::byte> block(RequestId id, int64_t index) const;
   /// REQUIRES: finished.
   Result<Handoff> take_handoff(RequestId id);
+  /// As serialised by engine/handoff.h.
+  int64_t max_handoff_bytes() const;
   /// Frees slot and pages; at any time. Unknown ids are ignored.
   void release(RequestId id);
 

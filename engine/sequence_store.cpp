@@ -7,8 +7,10 @@
 namespace cedar::engine {
 
 Result<SequenceStore> SequenceStore::create(const LoadedModel& model, LayerId first, LayerId last,
-                                            int64_t extra_rings, int64_t blocks, int32_t slots) {
-  CEDAR_TRY(KvBlockPool pool, KvBlockPool::create(model.device, blocks, model.layout.block_bytes));
+                                            int64_t extra_rings, int64_t blocks, int32_t slots,
+                                            HostMemorySource* memory) {
+  CEDAR_TRY(KvBlockPool pool,
+            KvBlockPool::create(model.device, blocks, model.layout.block_bytes, memory));
   SequenceStore store(std::move(pool));
   store.layout_ = model.layout;
   store.window_ = model.config.sliding_window;

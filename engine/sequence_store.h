@@ -15,9 +15,10 @@ namespace cedar::engine {
 /// One thread at a time. A slot is a row of the rings and of the pending buffers.
 class SequenceStore {
  public:
-  /// Rings for layers [first, last) and for `extra_rings` more (the drafter's stages).
+  /// Rings for layers [first, last) and for `extra_rings` more (the drafter's stages). `memory` as KvBlockPool has it.
   static Result<SequenceStore> create(const LoadedModel& model, LayerId first, LayerId last,
-                                      int64_t extra_rings, int64_t blocks, int32_t slots);
+                                      int64_t extra_rings, int64_t blocks, int32_t slots,
+                                      HostMemorySource* memory = nullptr);
 
   /// Errors: overloaded (no slot, no pages).
   Result<SequenceSlot> acquire(int64_t blocks);

@@ -114,6 +114,7 @@ class NodeTransport final : public Transport, private LinkEvents {
     return {base + source.ranges[range_idx].offset, source.ranges[range_idx].bytes};
   }
 
+  Result<InPlaceRead> read_in_place(const RegionDescriptor& source) override;
   Status send(PeerId peer, uint16_t kind, std::vector<std::byte> bytes, Completion done) override;
   TransportStats stats() const override {
     std::lock_guard lock(published_mutex_);
@@ -260,6 +261,25 @@ Result<TransferId> NodeTransport::pull(PullRequest request, Completion callback)
   if (posted) return transfer;
   --unfinished_pulls_;
   return shut_down();
+}
+
+Result<InPlaceRead> NodeTransport::read_in_place(const RegionDescriptor& source) {
+  if (source.owner.node != options_.identity.node) {
+    return make_error(Errc::unsupported, "memory of " + to_string(source.owner));
+  }
+  if (source.owner != options_.identity) {
+    return make_error(Errc::stale_generation,
+                      to_string(source.owner) + " is " + to_string(options_.identity) + " now");
+  }
+  CEDAR_TRY(const auto segments,
+            book_.start_reading(source.region, source.lease, source.ranges, Clock::now()));
+  std::vector<std::span<const std::byte>> ranges;
+  ranges.reserve(segments.size());
+  for (const ConstSegment& segment : segments) ranges.emplace_back(segment.data, segment.bytes);
+  return InPlaceRead(std::move(ranges), [this, region = source.region, lease = source.lease] {
+    book_.finish_reading(region, lease);
+    thread_->wake();  // the lease's callback may be due
+  });
 }
 
 Status NodeTransport::send(PeerId peer, uint16_t kind, std::vector<std::byte> bytes,

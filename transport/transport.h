@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "transport/descriptor.h"
@@ -54,6 +55,26 @@ struct PeerAddress {
   uint16_t port = 0;
 };
 using ConnectCallback = std::function<void(Result<PeerInfo>)>;
+
+/// Offered ranges where they are. Their lease does not end, and their region stays, while this lives; it must not outlive
+/// the transport.
+class InPlaceRead {
+ public:
+  InPlaceRead(std::vector<std::span<const std::byte>> ranges, std::function<void()> finish)
+      : ranges_(std::move(ranges)), finish_(std::move(finish)) {}
+  InPlaceRead(InPlaceRead&& other) noexcept
+      : ranges_(std::move(other.ranges_)), finish_(std::exchange(other.finish_, nullptr)) {}
+  InPlaceRead& operator=(InPlaceRead&&) = delete;
+  ~InPlaceRead() {
+    if (finish_) finish_();
+  }
+
+  std::span<const std::byte> operator[](size_t range_idx) const { return ranges_[range_idx]; }
+
+ private:
+  std::vector<std::span<const std::byte>> ranges_;
+  std::function<void()> finish_;
+};
 
 class Transport {
  public:
@@ -104,6 +125,9 @@ class Transport {
   /// lease ends.
   virtual std::span<const std::byte> view(const RegionDescriptor& source,
                                           size_t range_idx) const = 0;
+  /// The same for this transport's own memory, under the lease like a pull: a lease that ends meanwhile, by whatever way,
+  /// ends when the reader is done. Errors: unsupported (another owner), and those of a pull.
+  virtual Result<InPlaceRead> read_in_place(const RegionDescriptor& source) = 0;
 
   // Small messages: in order per peer, delivered at most once. Errors here: overloaded, invalid_argument (size), cancelled
   // after shutdown(). `done` may be empty; ok means handed to the link, not delivered.

@@ -199,8 +199,8 @@ TEST_F(SystemTest, StagesKeepRequestsUntilTheirEngineHasRoom) {
   RouterOptions options = router_;
   options.encoder.sequences = 100;
   options.decoder.sequences = 100;
-  generous.start_router(options, detached_stages(test::encoder_factory(script_),
-                                                 test::decoder_factory(script_), generous.board));
+  generous.start_router(options, detached_stages(test::encoder_factory(script_, generous.memory),
+                                                 test::decoder_factory(script_), generous));
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   std::vector<RequestId> ids;
   for (int i = 0; i < 12; ++i) {

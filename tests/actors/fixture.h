@@ -26,8 +26,8 @@ class SystemTest : public testing::Test {
     router_.decoder = router_.encoder;
     router_.tick = std::chrono::milliseconds(5);
     board_ = impl->board;
-    impl->start_router(router_, detached_stages(test::encoder_factory(script_),
-                                                test::decoder_factory(script_), impl->board));
+    impl->start_router(router_, detached_stages(test::encoder_factory(script_, impl->memory),
+                                                test::decoder_factory(script_), *impl));
     system_ = std::make_unique<System>(std::move(impl));
     ASSERT_TRUE(test::eventually([&] { return client().stats().ready; }));
     ASSERT_TRUE(test::eventually([&] { return idle(); }));

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace cedar {
 namespace {
@@ -93,6 +95,21 @@ TEST(Buffer, DeviceThatThisBuildLacksIsUnsupported) {
   EXPECT_EQ(buffer.error().code, Errc::unsupported);
   EXPECT_NE(buffer.error().context.find("cuda:3"), std::string::npos);
 #endif
+}
+
+TEST(Buffer, AdoptedMemoryIsHeldAndNotFreed) {
+  auto owner = std::make_shared<std::vector<std::byte>>(64, std::byte{7});
+  const std::weak_ptr<void> watch = owner;
+  std::byte* const data = owner->data();
+  Buffer buffer = Buffer::adopt(data, 64, std::move(owner));
+  ASSERT_FALSE(watch.expired());
+  EXPECT_EQ(buffer.data()[63], std::byte{7});
+  Buffer moved = std::move(buffer);
+  ASSERT_FALSE(watch.expired());
+  auto ordinary = Buffer::allocate(Device{}, 64);
+  moved = std::move(*ordinary);
+  EXPECT_TRUE(watch.expired());
+  EXPECT_EQ(moved.bytes(), 64);
 }
 
 }  // namespace

@@ -60,8 +60,8 @@ class ServerTest : public testing::Test {
     router_.encoder = {script_->sequences, script_->blocks, script_->block_tokens};
     router_.decoder = router_.encoder;
     router_.tick = std::chrono::milliseconds(5);
-    impl->start_router(router_, detached_stages(test::encoder_factory(script_),
-                                                test::decoder_factory(script_), impl->board));
+    impl->start_router(router_, detached_stages(test::encoder_factory(script_, impl->memory),
+                                                test::decoder_factory(script_), *impl));
     system_ = std::make_unique<actors::System>(std::move(impl));
     ASSERT_TRUE(test::eventually([&] { return system_->client().stats().ready; }));
     auto gateway = Gateway::start(options_, card_, system_->client(), metrics_);

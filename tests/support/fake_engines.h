@@ -2,6 +2,7 @@
 // Engines without a model for tests of the actors: they keep slots and pages like the real ones, read
 // `chunk_tokens` a step, write a scripted answer, and can be slow, fail or throw on command.
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -48,17 +49,25 @@ inline Error no_room() { return make_error(Errc::overloaded, "no room now"); }
 
 class FakeEncoder final : public actors::EncoderEngine {
  public:
-  explicit FakeEncoder(std::shared_ptr<EngineScript> script) : script_(std::move(script)) {}
+  /// All its pages come from `memory`.
+  FakeEncoder(std::shared_ptr<EngineScript> script, HostMemorySource& memory)
+      : script_(std::move(script)),
+        pages_(std::move(*memory.allocate(script_->blocks * kBlockBytes))) {
+    for (int64_t page = script_->blocks; page > 0; --page) free_.push_back(page - 1);
+  }
 
   Status submit(engine::PrefillRequest request) override {
     const int64_t need = blocks_of(request);
     if (static_cast<int64_t>(works_.size()) >= script_->sequences ||
-        used_ + need > script_->blocks) {
+        need > static_cast<int64_t>(free_.size())) {
       return no_room();
     }
-    used_ += need;
     Work& work = works_[request.id];
-    work.blocks.assign(static_cast<size_t>(need), std::vector<std::byte>(64, mark(request.id)));
+    for (int64_t i = 0; i < need; ++i) {
+      work.pages.push_back(free_.back());
+      free_.pop_back();
+      fill(work.pages.back(), block_mark(request.tokens, i));
+    }
     work.request = std::move(request);
     return {};
   }
@@ -79,7 +88,7 @@ class FakeEncoder final : public actors::EncoderEngine {
       const int64_t rows = std::min(script_->chunk_tokens, length(work) - work.computed);
       work.computed += rows;
       const bool finished = work.computed == length(work);
-      const int64_t ready = finished ? static_cast<int64_t>(work.blocks.size())
+      const int64_t ready = finished ? static_cast<int64_t>(work.pages.size())
                                      : work.computed / script_->block_tokens;
       events.push_back({id, rows, work.computed, ready, finished});
       break;
@@ -87,35 +96,43 @@ class FakeEncoder final : public actors::EncoderEngine {
     return events;
   }
   std::span<const std::byte> block(RequestId id, int64_t index) const override {
-    return works_.at(id).blocks.at(static_cast<size_t>(index));
+    return {page(works_.at(id).pages.at(static_cast<size_t>(index))), kBlockBytes};
   }
   Result<engine::Handoff> take_handoff(RequestId id) override {
     engine::Handoff handoff;
     handoff.length = length(works_.at(id));
     return handoff;
   }
+  int64_t max_handoff_bytes() const override { return engine::serialised_bytes({}); }
   void release(RequestId id) override {
     const auto entry = works_.find(id);
     if (entry == works_.end()) return;
-    used_ -= static_cast<int64_t>(entry->second.blocks.size());
-    // A reader that comes late sees another request's bytes.
-    for (auto& block : entry->second.blocks) std::memset(block.data(), 0xEE, block.size());
+    for (const int64_t page : entry->second.pages) {
+      fill(page, std::byte{0xEE});  // a reader that comes late sees that it is late
+      free_.push_back(page);
+    }
     works_.erase(entry);
   }
   engine::PrefillLoad load() const override {
     engine::PrefillLoad load;
     for (const auto& [id, work] : works_) load.queued_tokens += length(work) - work.computed;
     load.requests = static_cast<int32_t>(works_.size());
-    load.free_blocks = script_->blocks - used_;
+    load.free_blocks = static_cast<int64_t>(free_.size());
     return load;
   }
 
-  static std::byte mark(RequestId id) { return static_cast<std::byte>(id.value & 0x7F); }
+  static constexpr size_t kBlockBytes = 64;
+  /// What every byte of a block is: another one for other prompts and for other blocks.
+  static std::byte block_mark(const std::vector<TokenId>& prompt, int64_t index) {
+    uint32_t sum = static_cast<uint32_t>(prompt.size());
+    for (const TokenId token : prompt) sum = sum * 31 + static_cast<uint32_t>(token);
+    return static_cast<std::byte>((sum + static_cast<uint32_t>(index) * 7) % 0x7F);
+  }
 
  private:
   struct Work {
     engine::PrefillRequest request;
-    std::vector<std::vector<std::byte>> blocks;
+    std::vector<int64_t> pages;
     int64_t computed = 0;
   };
   static int64_t length(const Work& work) {
@@ -125,9 +142,17 @@ class FakeEncoder final : public actors::EncoderEngine {
     return ceil_div(static_cast<int64_t>(request.tokens.size()), script_->block_tokens);
   }
 
+  std::byte* page(int64_t index) const {
+    return const_cast<std::byte*>(pages_.data()) + index * static_cast<int64_t>(kBlockBytes);
+  }
+  void fill(int64_t index, std::byte value) {
+    std::memset(page(index), static_cast<int>(value), kBlockBytes);
+  }
+
   std::shared_ptr<EngineScript> script_;
+  Buffer pages_;
+  std::vector<int64_t> free_;
   std::map<RequestId, Work> works_;
-  int64_t used_ = 0;
 };
 
 class FakeDecoder final : public actors::DecoderEngine {
@@ -151,13 +176,11 @@ class FakeDecoder final : public actors::DecoderEngine {
   }
   Status import_block(RequestId id, int64_t index, std::span<const std::byte> bytes) override {
     pause_us(script_->import_us);
-    for (std::byte byte : bytes) {
-      if (byte != FakeEncoder::mark(id)) {
-        ++script_->bad_blocks;
-        break;
-      }
-    }
     Work& work = works_.at(id);
+    const std::byte expected = FakeEncoder::block_mark(work.request.prompt, index);
+    if (std::any_of(bytes.begin(), bytes.end(), [&](std::byte b) { return b != expected; })) {
+      ++script_->bad_blocks;
+    }
     if (index != work.imported) return make_error(Errc::internal, "block out of order");
     ++work.imported;
     return {};
@@ -230,10 +253,11 @@ class FakeDecoder final : public actors::DecoderEngine {
   int64_t used_ = 0;
 };
 
-inline actors::EncoderEngineFactory encoder_factory(std::shared_ptr<EngineScript> script) {
-  return [script]() -> Result<std::unique_ptr<actors::EncoderEngine>> {
+inline actors::EncoderEngineFactory encoder_factory(std::shared_ptr<EngineScript> script,
+                                                    std::shared_ptr<HostMemorySource> memory) {
+  return [script, memory]() -> Result<std::unique_ptr<actors::EncoderEngine>> {
     if (script->cannot_start) return make_error(Errc::out_of_memory, "scripted start failure");
-    return std::unique_ptr<actors::EncoderEngine>(std::make_unique<FakeEncoder>(script));
+    return std::unique_ptr<actors::EncoderEngine>(std::make_unique<FakeEncoder>(script, *memory));
   };
 }
 

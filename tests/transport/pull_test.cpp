@@ -206,6 +206,36 @@ TEST_P(Pull, FromItself) {
   expect_error(pull(request(*source, 10'000)).wait(), Errc::not_found);
 }
 
+/// Whoever reads in place is a reader like a pull: the lease does not end under it.
+TEST_P(Pull, OwnMemoryInPlaceHoldsItsLease) {
+  open();
+  const auto source = offer({{100, 5000, {}}, {9000, 1, {}}});
+  {
+    const auto bytes = producer().read_in_place(source);
+    ASSERT_TRUE(bytes.has_value()) << bytes.error().message();
+    EXPECT_EQ((*bytes)[0].data(), source_.memory.data + 100);
+    EXPECT_EQ((*bytes)[1].size(), 1u);
+    producer().revoke(source.lease);
+    // Everything posted until now has run when this returns, and the lease is still there.
+    allocate(producer(), 64);
+    EXPECT_TRUE(lease_ends().empty());
+    expect_error(producer().read_in_place(source).has_value()
+                     ? Status{}
+                     : Status{producer().read_in_place(source).error()},
+                 Errc::not_found);
+  }
+  ASSERT_TRUE(wait_lease_ends(1));
+  EXPECT_EQ(lease_ends().at(0), LeaseEnd::revoked);
+  const auto foreign = consumer().read_in_place(source);
+  ASSERT_FALSE(foreign.has_value());
+  EXPECT_EQ(foreign.error().code, Errc::unsupported);
+  auto stale = source;
+  ++stale.owner.generation;
+  const auto other_life = producer().read_in_place(stale);
+  ASSERT_FALSE(other_life.has_value());
+  EXPECT_EQ(other_life.error().code, Errc::stale_generation);
+}
+
 TEST_P(Pull, ViewWhereOwnerAndConsumerShareMemory) {
   open();
   const auto source = offer({{100, 5000, {}}});
