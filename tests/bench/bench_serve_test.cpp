@@ -6,6 +6,7 @@
 
 #include "bench/serve/synthetic_report.h"
 #include "bench/serve/synthetic_run.h"
+#include "bench/serve/url_run.h"
 
 namespace cedar::bench {
 namespace {
@@ -108,6 +109,35 @@ TEST_F(BenchServe, WhoDoesNotReadHoldsUpNobody) {
   EXPECT_EQ(result.tokens, 60 * 1500);
   EXPECT_TRUE(all_received(result));
   EXPECT_THAT(result.problems, testing::IsEmpty());
+}
+
+// A running server, as far as the client can tell.
+TEST_F(BenchServe, UsersGetTheirAnswers) {
+  options_.server.source.tokens_per_s = 1000;
+  const auto stamps = Stamps::create(1, 1);
+  ASSERT_TRUE(stamps);
+  const auto server = ServerProcess::start(options_.server, script_, **stamps);
+  ASSERT_TRUE(server) << server.error().message();
+  UrlOptions users;
+  users.url = *apps::parse_ws_url("ws://127.0.0.1:" + std::to_string((*server)->port()));
+  users.requests = 40;
+  users.request_rate = 200;
+  users.concurrency = 5;
+  users.prompt_tokens = 400;
+  users.answer_tokens = 7;
+  const auto result = run_url(users);
+  ASSERT_TRUE(result) << result.error().message();
+  EXPECT_EQ(result->completed, 40);
+  EXPECT_EQ(result->failed, 0);
+  EXPECT_EQ(result->answer_tokens, 40 * 7);
+  EXPECT_EQ(result->first_token.size(), 40U);
+  EXPECT_EQ(result->per_token.size(), 40U);
+  EXPECT_NEAR(static_cast<double>(result->prompt_tokens), 40 * 400, 40 * 40);  // about
+
+  users.model = "another";
+  const auto refused = run_url(users);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().context, testing::HasSubstr("does not serve the requested model"));
 }
 
 TEST_F(BenchServe, TooFewDescriptorsAreComplainedOf) {
