@@ -29,15 +29,17 @@ class DemoTest : public testing::Test {
     options.engine.max_sequences = 4;
     options.engine.constraints =
         engine::structured::Constraints::create(demo_card().tokenizer, 4096, 1);
+    GatewayOptions gateway_options;
+    gateway_options.http.port = 0;
+    ModelCard card = demo_card();
+    configure(options, gateway_options, card);
     auto system = actors::System::start(model_, options);
     ASSERT_TRUE(system) << system.error().message();
     system_ = std::move(*system);
     ASSERT_TRUE(
         test::eventually([&] { return stats().ready && stats().decoder_total_blocks > 0; }));
     free_blocks_ = stats().decoder_free_blocks;
-    GatewayOptions gateway_options;
-    gateway_options.http.port = 0;
-    auto gateway = Gateway::start(gateway_options, demo_card(), system_->client(), metrics_);
+    auto gateway = Gateway::start(gateway_options, card, system_->client(), metrics_);
     ASSERT_TRUE(gateway) << gateway.error().message();
     gateway_ = std::move(*gateway);
   }
@@ -48,6 +50,9 @@ class DemoTest : public testing::Test {
     system_.reset();
     gateway_.reset();
   }
+
+  /// What a test wants otherwise.
+  virtual void configure(actors::SystemOptions&, GatewayOptions&, ModelCard&) {}
 
   actors::Stats stats() const { return system_->client().stats(); }
   bool idle() const {

@@ -2,9 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "tests/gateway/cards.h"
+#include "tests/gateway/mutator.h"
 #include "tests/gateway/request_fuzz.h"
 
 namespace cedar::gateway {
@@ -21,53 +20,6 @@ const char* const kSeeds[] = {
     R"("tool_choice":"auto","response_format":{"type":"json_object"},"thinking":{"type":"enabled"}})",
     R"({"prompt":[0,5,9],"logit_bias":{"5":1.5},"echo":true,"stream_options":{"include_usage":true}})",
     R"({"prompt":"once upon","reasoning_effort":"max","chat_template_kwargs":{"thinking":false}})",
-};
-
-const char* const kFragments[] = {"null",
-                                  "true",
-                                  "-1",
-                                  "1e308",
-                                  "99999999999999999999",
-                                  "[]",
-                                  "{}",
-                                  "\"\"",
-                                  "\\ud800",
-                                  "\\u0000",
-                                  "\xF0\x9F",
-                                  "\"role\"",
-                                  "\"messages\"",
-                                  ",",
-                                  ":",
-                                  "[[[[[[[[",
-                                  "\"content\"",
-                                  "0.0000001",
-                                  "\"<｜deepseek_image｜>\""};
-
-class Mutator {
- public:
-  explicit Mutator(uint64_t seed) : random_(seed) {}
-
-  std::string mutate(std::string text) {
-    const size_t edits = 1 + below(4);
-    for (size_t i = 0; i < edits; ++i) edit(text);
-    return text;
-  }
-
- private:
-  size_t below(size_t limit) { return random_() % limit; }
-  void edit(std::string& text) {
-    if (text.empty()) text = "{}";
-    const size_t at = below(text.size());
-    const size_t length = std::min(text.size() - at, 1 + below(20));
-    switch (below(5)) {
-      case 0: text[at] = static_cast<char>(below(256)); return;
-      case 1: text.erase(at, length); return;
-      case 2: text.insert(at, kFragments[below(std::size(kFragments))]); return;
-      case 3: text.insert(at, text.substr(below(text.size()), length)); return;
-      default: text.replace(at, length, kFragments[below(std::size(kFragments))]); return;
-    }
-  }
-  std::mt19937_64 random_;
 };
 
 TEST(RequestFuzz, MutatedBodiesAreAcceptedOrRefusedWith4xx) {
