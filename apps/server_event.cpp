@@ -33,13 +33,13 @@ Result<std::string> error_text(const Json& event, const std::string& where) {
   return text_of(*error, "message", where + ": error");
 }
 
-Result<int64_t> count_of(const Json& usage, const char* name, const std::string& where) {
-  const Json* field = find(usage, name);
+Result<int64_t> count_of(const Json& object, const char* name, const std::string& where) {
+  const Json* field = find(object, name);
   if (field != nullptr && field->is_number_unsigned()) {
     const auto count = field->get<uint64_t>();
     if (count <= static_cast<uint64_t>(INT64_MAX)) return static_cast<int64_t>(count);
   }
-  return broken(where + ": usage: " + name + " must be a count");
+  return broken(where + ": " + name + " must be a count");
 }
 
 Status read_done(const Json& event, const std::string& where, ServerEvent& out) {
@@ -57,12 +57,23 @@ Status read_done(const Json& event, const std::string& where, ServerEvent& out) 
   }
   const Json* usage = find(event, "usage");
   if (usage == nullptr || !usage->is_object()) return broken(where + ": usage must be an object");
-  CEDAR_TRY(out.prompt_tokens, count_of(*usage, "prompt_tokens", where));
-  CEDAR_TRY(out.completion_tokens, count_of(*usage, "completion_tokens", where));
+  CEDAR_TRY(out.prompt_tokens, count_of(*usage, "prompt_tokens", where + ": usage"));
+  CEDAR_TRY(out.completion_tokens, count_of(*usage, "completion_tokens", where + ": usage"));
+  return {};
+}
+
+/// A server that names no limits is as good.
+Status read_session(const Json& event, const std::string& where, ServerEvent& out) {
+  const Json* limits = find(event, "limits");
+  if (limits == nullptr) return {};
+  if (!limits->is_object()) return broken(where + ": limits must be an object");
+  if (find(*limits, "max_message_bytes") == nullptr) return {};
+  CEDAR_TRY(out.max_message_bytes, count_of(*limits, "max_message_bytes", where + ": limits"));
   return {};
 }
 
 ServerEventKind kind_of(std::string_view type) {
+  if (type == "session.created") return ServerEventKind::session;
   if (type == "response.created") return ServerEventKind::created;
   if (type == "response.in_progress") return ServerEventKind::prompt_read;
   if (type == "response.content.delta") return ServerEventKind::content;
@@ -105,6 +116,7 @@ Result<ServerEvent> read_server_event(std::string_view frame) {
       break;
     }
     case ServerEventKind::done: CEDAR_CHECK_OK(read_done(*event, type, out)); break;
+    case ServerEventKind::session: CEDAR_CHECK_OK(read_session(*event, type, out)); break;
     default: break;
   }
   return out;

@@ -11,7 +11,8 @@
 namespace cedar::apps {
 
 enum class ServerEventKind : uint8_t {
-  other,  // known to the protocol or not, of no interest here
+  other,    // known to the protocol or not, of no interest here
+  session,  // the first one of a connection
   created,
   prompt_read,
   content,
@@ -29,6 +30,7 @@ struct ServerEvent {
   std::string response_id;  // empty: about the connection
   std::string text;         // of a delta; what went wrong of an error, or of a response that failed
   ResponseStatus status = ResponseStatus::completed;  // done
+  int64_t max_message_bytes = 0;                      // session; 0: not told
   int64_t prompt_tokens = 0;                          // done: of the prompt, whether read or not
   int64_t completion_tokens = 0;                      // done
 };

@@ -26,6 +26,8 @@ struct StreamClient::Impl {
   websocket::stream<asio::ip::tcp::socket> ws{io};
   asio::signal_set signals{io};
   beast::flat_buffer buffer;
+  bool reading = false;
+  int64_t max_message_bytes = 0;  // 0: the server has not said
 
   // of the response that runs
   const OnText* on_text = nullptr;
@@ -41,6 +43,9 @@ struct StreamClient::Impl {
   bool ended = false;
 
   void read();
+  void on_read_failed(boost::system::error_code failed);
+  Status check_length(size_t bytes);
+  void send(const std::string& message);
   void on_frame(const std::string& frame);
   void on_event(const ServerEvent& event);
   bool concerns_this(const ServerEvent& event) const;
@@ -100,14 +105,13 @@ Result<StreamCounts> StreamClient::run(const std::string& request_json, const On
   // Before the request is sent, so that from then on a signal ends the response and not the program.
   impl.signals.add(SIGINT, ignored);
   impl.await_interrupt();
-  boost::system::error_code error;
   const std::string message =
       R"({"type":"response.create","resumable":false,"request":)" + request_json + '}';
-  impl.ws.write(asio::buffer(message), error);
-  if (error) {
-    impl.end_lost(make_error(Errc::unavailable, "connection lost: " + error.message()));
+  impl.read();
+  if (const Status fits = impl.check_length(message.size()); !fits) {
+    impl.end_with(fits.error());
   } else {
-    impl.read();
+    impl.send(message);
   }
   while ((!impl.ended || (impl.writing_cancel && !impl.lost)) && impl.io.run_one() > 0) {
   }
@@ -117,6 +121,33 @@ Result<StreamCounts> StreamClient::run(const std::string& request_json, const On
   impl.on_text = nullptr;
   if (impl.error) return *impl.error;
   return impl.counts;
+}
+
+/// A long message waits for the server's limits, which come first on a connection.
+Status StreamClient::Impl::check_length(size_t bytes) {
+  constexpr size_t kSurelyTaken = 65536;
+  constexpr std::chrono::seconds kPatience{5};
+  if (bytes <= kSurelyTaken) return {};
+  const auto deadline = Clock::now() + kPatience;
+  while (max_message_bytes == 0 && !ended && Clock::now() < deadline) {
+    io.run_one_for(std::chrono::milliseconds(100));
+    if (io.stopped()) break;
+  }
+  if (max_message_bytes == 0 || bytes <= static_cast<size_t>(max_message_bytes)) return {};
+  return make_error(Errc::invalid_argument, "message too long: " + std::to_string(bytes) +
+                                                " bytes, the server takes " +
+                                                std::to_string(max_message_bytes));
+}
+
+void StreamClient::Impl::send(const std::string& message) {
+  constexpr std::chrono::seconds kLastWords{1};
+  boost::system::error_code failed;
+  if (!lost) ws.write(asio::buffer(message), failed);
+  if (!failed) return;
+  // Why it was cut off may be among what the server said before.
+  while (reading && !ended && io.run_one_for(kLastWords) > 0) {
+  }
+  if (!ended) end_lost(make_error(Errc::unavailable, "connection lost: " + failed.message()));
 }
 
 void StreamClient::Impl::await_interrupt() {
@@ -138,14 +169,23 @@ void StreamClient::Impl::cancel() {
 }
 
 void StreamClient::Impl::read() {
+  if (std::exchange(reading, true)) return;  // a message that was too long has left one behind
   ws.async_read(buffer, [this](boost::system::error_code failed, size_t) {
-    if (failed)
-      return end_lost(make_error(Errc::unavailable, "connection lost: " + failed.message()));
+    reading = false;
+    if (failed) return on_read_failed(failed);
     const std::string frame = beast::buffers_to_string(buffer.data());
     buffer.consume(buffer.size());
     on_frame(frame);
     if (!ended) read();
   });
+}
+
+void StreamClient::Impl::on_read_failed(boost::system::error_code failed) {
+  if (failed == websocket::error::closed && ws.reason().code == websocket::close_code::too_big) {
+    return end_lost(
+        make_error(Errc::unavailable, "message too long: the server closed the connection (1009)"));
+  }
+  end_lost(make_error(Errc::unavailable, "connection lost: " + failed.message()));
 }
 
 void StreamClient::Impl::on_frame(const std::string& frame) {
@@ -162,7 +202,8 @@ void StreamClient::Impl::on_event(const ServerEvent& event) {
     response_id = event.response_id;
     if (interrupted) cancel();
   }
-  if (!concerns_this(event)) return;
+  if (event.kind == ServerEventKind::session) max_message_bytes = event.max_message_bytes;
+  if (!concerns_this(event) || ended) return;
   switch (event.kind) {
     case ServerEventKind::prompt_read: counts.prompt_read = true; break;
     case ServerEventKind::content:

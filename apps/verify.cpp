@@ -113,7 +113,8 @@ Result<Arguments> parse_arguments(int argc, char** argv) {
       continue;
     }
     if (!name.starts_with("--"))
-      return usage_error("unexpected argument '" + std::string(name) + "'");
+      return usage_error("unexpected argument '" + std::string(name) +
+                         "': the checkpoint is named by --model, the golden values by --golden");
     if (std::find(std::begin(kValueOptions), std::end(kValueOptions), name) ==
         std::end(kValueOptions)) {
       return usage_error("unknown option '" + std::string(name) + "'");
@@ -188,7 +189,8 @@ int fail(const Error& error) {
 int run_verify(int argc, char** argv) {
   const auto arguments = parse_arguments(argc, argv);
   if (!arguments) {
-    std::fprintf(stderr, "cedar verify: %s\n\n%s", arguments.error().context.c_str(), kUsage);
+    // What is wrong comes last, where it is read.
+    std::fprintf(stderr, "%s\ncedar verify: %s\n", kUsage, arguments.error().context.c_str());
     return 2;
   }
   if (arguments->help) {

@@ -49,6 +49,9 @@ Result<WsUrl> parse_ws_url(const std::string& url) {
     result.host = authority.substr(1, bracket - 1);
     authority.erase(0, bracket + 1);
   } else {
+    if (std::count(authority.begin(), authority.end(), ':') > 1) {
+      return bad_url("an IPv6 address must be in brackets (ws://[::1]:8080)", url);
+    }
     const size_t colon = std::min(authority.find(':'), authority.size());
     result.host = authority.substr(0, colon);
     authority.erase(0, colon);
@@ -56,7 +59,7 @@ Result<WsUrl> parse_ws_url(const std::string& url) {
   if (result.host.empty()) return bad_url("names no host", url);
   result.port = authority.empty() ? "80" : authority.substr(1);
   if ((!authority.empty() && authority[0] != ':') || !is_port(result.port)) {
-    return bad_url("the port must be in [1, 65535] and an IPv6 address in brackets", url);
+    return bad_url("the port must be in [1, 65535]", url);
   }
   result.path = rest.substr(end);
   if (result.path.empty() || result.path == "/") result.path = kDefaultPath;

@@ -18,13 +18,13 @@ FOREIGN = {
 }
 # Made by the build or by running something.
 MADE = re.compile(r"(build[\w-]*|\.cache|run)/")
-SOURCE = re.compile(r"\.(h|hpp|cpp|cu|cuh|py|sh|cmake)$")
+SOURCE = re.compile(r"\.(h|hpp|cpp|cu|cuh|py|js|sh|cmake)$")
 TEXT = re.compile(r"\.(md|toml|json|jsonl|yml|yaml|html|txt)$")
 PLACEHOLDER = re.compile(r"(.*/)?[a-z](_\w+)?\.\w+$")  # x.cpp, x_test.cpp
 PATH = re.compile(r"(\.{1,2}/)*[\w.-]+(/[\w.-]+)*/?$")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SPAN = re.compile(r"`([^`]+)`")
-CODE = re.compile(r"(\.(h|hpp|cpp|cu|cuh|py|sh|cmake|txt|toml|yml|yaml)|Makefile)$")
+CODE = re.compile(r"(\.(h|hpp|cpp|cu|cuh|py|js|sh|cmake|txt|toml|yml|yaml)|Makefile)$")
 PAGE = re.compile(r"(?<![\w./:*<>{}$-])((?:\.{1,2}/)*[\w-][\w.-]*(?:/[\w.-]+)+\.md)\b(?:,? (?:sections? )?(\d+)(?:\.\d+)*)?")
 SPECIFICATION = "docs/specification.md"
 # Its trees are made up.

@@ -66,6 +66,7 @@ class Peer {
     ws_.binary(true);
     send(bytes);
   }
+  void close(uint16_t code) { ws_.close(static_cast<beast::websocket::close_code>(code)); }
   /// Frames sent while it is on leave together.
   void hold(int on) {
     setsockopt(ws_.next_layer().native_handle(), IPPROTO_TCP, TCP_CORK, &on, sizeof on);
@@ -153,6 +154,8 @@ TEST(Chat, AServerThatBreaksTheProtocolIsAnError) {
       R"({"type":"error","error":"text"})",
       R"({"type":"error"})",
       R"({"type":"response.done","status":7})",
+      R"({"type":"session.created","limits":7})",
+      R"({"type":"session.created","limits":{"max_message_bytes":"x"}})",
       R"({"type":"response.done","status":"completed","usage":[]})",
       R"({"type":"response.done","status":"completed","usage":{"prompt_tokens":"x"}})",
       R"({"type":"response.done","status":"failed"})",
@@ -167,6 +170,26 @@ TEST(Chat, AServerThatBreaksTheProtocolIsAnError) {
   const auto binary = chat_with([](Peer& peer) { peer.send_binary("abc"); });
   EXPECT_EQ(binary.status, 1);
   EXPECT_THAT(binary.err, HasSubstr("binary"));
+}
+
+TEST(Chat, AMessageThatTheServerDoesNotTakeIsNotSent) {
+  bool sent = false;
+  FakeServer server([&](Peer& peer) {
+    peer.send(R"({"type":"session.created","limits":{"max_message_bytes":70000}})");
+    peer.read();
+    sent = true;
+  });
+  const auto result = test::run_program(server.chat({std::string(70000, 'a')}));
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err,
+              testing::ContainsRegex("message too long: 70[0-9]+ bytes, the server takes 70000"));
+  EXPECT_FALSE(sent);
+}
+
+TEST(Chat, AServerThatClosesBecauseOfTheLengthIsUnderstood) {
+  const auto result = chat_with([](Peer& peer) { peer.close(1009); });
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err, HasSubstr("message too long: the server closed the connection (1009)"));
 }
 
 TEST(Chat, TheServerDoesNotRuleTheTerminal) {
@@ -360,7 +383,7 @@ TEST(Chat, WrongUseIsExplained) {
       {{"--max-tokens", "99999999999"}, "in [1, 2147483647], got 99999999999"},
       {{"--temperature", "nan"}, "--temperature: must be a number in [0, 2], got nan"},
       {{"--bogus"}, "--bogus"},
-      {{"--url", "ws://::1:80"}, "url: "},
+      {{"--url", "ws://::1:80"}, "an IPv6 address must be in brackets"},
   };
   for (const auto& [arguments, words] : cases) {
     std::vector<std::string> all = {CEDAR_PROGRAM, "chat", "Hi"};

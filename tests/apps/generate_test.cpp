@@ -262,6 +262,15 @@ TEST(Program, UnknownOptionsAreWrongUseEverywhere) {
   }
 }
 
+TEST(Program, VerifySaysLastWhatIsWrong) {
+  const auto result = run_program({CEDAR_PROGRAM, "verify", "model", "golden"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(
+      result.err,
+      testing::EndsWith("cedar verify: unexpected argument 'model': the checkpoint is named by "
+                        "--model, the golden values by --golden\n"));
+}
+
 TEST(Program, KnowsItsCommands) {
   EXPECT_EQ(run_program({CEDAR_PROGRAM}).status, 2);
   EXPECT_EQ(run_program({CEDAR_PROGRAM, "--help"}).status, 0);

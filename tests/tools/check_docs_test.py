@@ -66,7 +66,7 @@ class CheckDocs(unittest.TestCase):
             ("(spec/model.md 8.1)", "does not list section 8 of spec/model.md"),
             ("spec/model.md section 9", "does not list section 9 of spec/model.md"),
         ]:
-            for file in ("core/ids.h", "tools/x.py", "core/CMakeLists.txt"):
+            for file in ("core/ids.h", "tools/x.py", "clients/js/x.js", "core/CMakeLists.txt"):
                 found = check("\n# " + text + "\n", file)
                 self.assertEqual(len(found), 1, found)
                 self.assertTrue(found[0].startswith(f"{file}:2: "), found)
