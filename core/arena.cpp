@@ -18,6 +18,7 @@ void* Arena::allocate_bytes(int64_t bytes) {
     auto chunk = Buffer::allocate(device_, std::max(padded, chunk_bytes_));
     CEDAR_ASSERT(chunk.has_value(), chunk.has_value() ? std::string() : chunk.error().message());
     chunks_.push_back(std::move(*chunk));
+    ++generation_;
     used_ = 0;
   }
   void* p = chunks_[current_].data() + used_;
@@ -34,6 +35,7 @@ void Arena::reset() {
   if (chunks_.size() > 1) {
     chunk_bytes_ = std::max(chunk_bytes_, capacity_bytes());
     chunks_.clear();
+    ++generation_;
   }
   current_ = 0;
   used_ = 0;

@@ -34,6 +34,9 @@ class Arena {
   void reset();
 
   int64_t capacity_bytes() const;
+  /// Changes whenever memory was taken from the device or given back: while it stays, the same allocations since a
+  /// reset() give the same addresses.
+  uint64_t generation() const { return generation_; }
 
  private:
   Device device_;
@@ -41,6 +44,7 @@ class Arena {
   std::vector<Buffer> chunks_;
   size_t current_ = 0;
   int64_t used_ = 0;  // of chunks_[current_]
+  uint64_t generation_ = 0;
 };
 
 /// Frees on scope exit what was allocated inside the scope.

@@ -1,6 +1,7 @@
 #include "core/device_cuda.h"
 
 #include <string>
+#include <vector>
 
 #include <cuda_runtime_api.h>
 
@@ -122,6 +123,48 @@ Result<void*> create_stream(Device device) {
 void destroy_stream(Device device, void* stream) {
   if (stream != nullptr && cudaSetDevice(device.ordinal) == cudaSuccess) {
     (void)cudaStreamDestroy(as_stream(stream));
+  }
+}
+
+Status begin_recording(Device device, void* stream) {
+  CEDAR_CHECK_OK(use(device));
+  // Relaxed: other threads, and this one's workspace, may go on allocating.
+  return checked(device, "recording",
+                 cudaStreamBeginCapture(as_stream(stream), cudaStreamCaptureModeRelaxed));
+}
+
+Result<RecordedGraph> end_recording(Device device, void* stream) {
+  CEDAR_CHECK_OK(use(device));
+  cudaGraph_t graph = nullptr;
+  cudaError_t status = cudaStreamEndCapture(as_stream(stream), &graph);
+  if (status != cudaSuccess) return failed(device, "recording", status);
+  size_t count = 0;
+  RecordedGraph out;
+  status = cudaGraphGetNodes(graph, nullptr, &count);
+  std::vector<cudaGraphNode_t> nodes(count);
+  if (status == cudaSuccess && count > 0) status = cudaGraphGetNodes(graph, nodes.data(), &count);
+  for (const cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType type{};
+    if (status == cudaSuccess) status = cudaGraphNodeGetType(node, &type);
+    out.kernels += type == cudaGraphNodeTypeKernel ? 1 : 0;
+  }
+  cudaGraphExec_t executable = nullptr;
+  if (status == cudaSuccess) status = cudaGraphInstantiate(&executable, graph, 0);
+  (void)cudaGraphDestroy(graph);
+  if (status != cudaSuccess) return failed(device, "recording", status);
+  out.executable = executable;
+  return out;
+}
+
+Status launch_graph(Device device, void* executable, void* stream) {
+  CEDAR_CHECK_OK(use(device));
+  return checked(device, "replay",
+                 cudaGraphLaunch(static_cast<cudaGraphExec_t>(executable), as_stream(stream)));
+}
+
+void destroy_graph(Device device, void* executable) {
+  if (executable != nullptr && cudaSetDevice(device.ordinal) == cudaSuccess) {
+    (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(executable));
   }
 }
 

@@ -25,5 +25,13 @@ Status zero(Device device, void* to, int64_t bytes, void* stream);
 Status synchronize(Device device, void* stream);
 Result<void*> create_stream(Device device);
 void destroy_stream(Device device, void* stream);
+Status begin_recording(Device device, void* stream);
+struct RecordedGraph {
+  void* executable = nullptr;
+  int64_t kernels = 0;
+};
+Result<RecordedGraph> end_recording(Device device, void* stream);
+Status launch_graph(Device device, void* executable, void* stream);
+void destroy_graph(Device device, void* executable);
 
 }  // namespace cedar::cuda

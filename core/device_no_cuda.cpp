@@ -25,5 +25,9 @@ Status zero(Device device, void*, int64_t, void*) { return not_built(device); }
 Status synchronize(Device device, void*) { return not_built(device); }
 Result<void*> create_stream(Device device) { return not_built(device); }
 void destroy_stream(Device, void*) {}
+Status begin_recording(Device device, void*) { return not_built(device); }
+Result<RecordedGraph> end_recording(Device device, void*) { return not_built(device); }
+Status launch_graph(Device device, void*, void*) { return not_built(device); }
+void destroy_graph(Device, void*) {}
 
 }  // namespace cedar::cuda

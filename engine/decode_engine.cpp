@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/candidate_sampling.h"
+#include "engine/decode_graphs.h"
 #include "engine/forward.h"
 #include "engine/request_checks.h"
 #include "engine/ring_runs.h"
@@ -43,6 +44,13 @@ struct StepPlan {
   int64_t replay_rows = 0;
 };
 
+/// Whose next tokens a step decides, a row of logits each, on the device of `ctx` and in its workspace.
+struct StepLogits {
+  kernels::KernelContext* ctx = nullptr;
+  const float* logits = nullptr;
+  std::vector<Decode*> sequences;
+};
+
 }  // namespace
 
 struct DecodeEngine::Impl {
@@ -51,19 +59,26 @@ struct DecodeEngine::Impl {
   EngineOptions options;
   Runtime runtime;
   SequenceStore store;
+  DecodeGraphs graphs;
   std::map<RequestId, Decode> requests;
   StepStats stats;
 
   Impl(std::shared_ptr<const LoadedModel> m, std::shared_ptr<EngramSource> e,
        const EngineOptions& o, SequenceStore s)
-      : model(std::move(m)), engram(std::move(e)), options(o), runtime(o), store(std::move(s)) {}
+      : model(std::move(m)),
+        engram(std::move(e)),
+        options(o),
+        runtime(o),
+        store(std::move(s)),
+        graphs(*model, store, *engram, options.numeric, runtime.context()) {}
 
   StepPlan plan_step();
   Result<StreamState> encode_new_tokens(Forward& forward, const StepPlan& plan);
   Result<StreamState> join_replay(const StepPlan& plan, const StreamState& decoded);
+  std::vector<BatchSequence> encoder_rows(const StepPlan& plan);
   std::vector<BatchSequence> decoder_rows(const StepPlan& plan);
-  Status sample_all(const float* logits, const std::vector<Decode*>& sampling,
-                    std::vector<TokenEvent>& events);
+  Result<StepLogits> launched_step(const StepPlan& plan);
+  Status sample_all(const StepLogits& step, std::vector<TokenEvent>& events);
   TokenEvent event_of(Decode& decode, Result<SampledToken> sampled) const;
   Status place_windows(const Decode& decode);
   Status place_pending(const Decode& decode);
@@ -248,13 +263,17 @@ StepPlan DecodeEngine::Impl::plan_step() {
   return plan;
 }
 
-Result<StreamState> DecodeEngine::Impl::encode_new_tokens(Forward& forward, const StepPlan& plan) {
+std::vector<BatchSequence> DecodeEngine::Impl::encoder_rows(const StepPlan& plan) {
   std::vector<BatchSequence> sequences;
   for (Decode* decode : plan.decoding) {
     const auto last = static_cast<Position>(decode->tokens.size()) - 1;
     sequences.push_back(make_sequence(*model, decode->slot, decode->tokens, last, 1));
   }
-  const StepBatch batch = make_step_batch(runtime.context(), *model, store, std::move(sequences));
+  return sequences;
+}
+
+Result<StreamState> DecodeEngine::Impl::encode_new_tokens(Forward& forward, const StepPlan& plan) {
+  const StepBatch batch = make_step_batch(runtime.context(), *model, store, encoder_rows(plan));
   CEDAR_TRY(StreamState state, forward.embed(batch));
   SharedAttention shared;
   CEDAR_CHECK_OK(forward.run_layers(0, model->plan.boundary, batch, shared, state));
@@ -270,12 +289,13 @@ Result<StreamState> DecodeEngine::Impl::join_replay(const StepPlan& plan,
   const int64_t rows = decode_rows + plan.replay_rows;
   StreamState joined;
   joined.x = ctx.arena->allocate<Bf16>(rows * x_row);
-  joined.pre = ctx.arena->allocate<float>(rows * copies);
+  float* pre = ctx.arena->allocate<float>(rows * copies);
+  joined.pre = pre;
   if (decode_rows > 0) {
     CEDAR_CHECK_OK(copy_on_device(ctx.device, joined.x, decoded.x, decode_rows * x_row * int64_t{2},
                                   ctx.cuda_stream));
-    CEDAR_CHECK_OK(copy_on_device(ctx.device, joined.pre, decoded.pre,
-                                  decode_rows * copies * int64_t{4}, ctx.cuda_stream));
+    CEDAR_CHECK_OK(copy_on_device(ctx.device, pre, decoded.pre, decode_rows * copies * int64_t{4},
+                                  ctx.cuda_stream));
   }
   int64_t target = decode_rows;
   for (const auto& [decode, count] : plan.replaying) {
@@ -283,7 +303,7 @@ Result<StreamState> DecodeEngine::Impl::join_replay(const StepPlan& plan,
     CEDAR_CHECK_OK(place(joined.x + target * x_row,
                          decode->handoff.boundary_x.as<Bf16>() + row * x_row,
                          count * x_row * int64_t{2}));
-    CEDAR_CHECK_OK(place(joined.pre + target * copies,
+    CEDAR_CHECK_OK(place(pre + target * copies,
                          decode->handoff.boundary_pre.as<float>() + row * copies,
                          count * copies * int64_t{4}));
     target += count;
@@ -292,11 +312,9 @@ Result<StreamState> DecodeEngine::Impl::join_replay(const StepPlan& plan,
 }
 
 std::vector<BatchSequence> DecodeEngine::Impl::decoder_rows(const StepPlan& plan) {
-  std::vector<BatchSequence> sequences;
-  for (Decode* decode : plan.decoding) {
-    const auto last = static_cast<Position>(decode->tokens.size()) - 1;
-    sequences.push_back(make_sequence(*model, decode->slot, decode->tokens, last, 1));
-    sequences.back().window_floor = decode->decoder_floor;
+  std::vector<BatchSequence> sequences = encoder_rows(plan);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    sequences[i].window_floor = plan.decoding[i]->decoder_floor;
   }
   for (const auto& [decode, count] : plan.replaying) {
     sequences.push_back(
@@ -307,8 +325,8 @@ std::vector<BatchSequence> DecodeEngine::Impl::decoder_rows(const StepPlan& plan
   return sequences;
 }
 
-Status DecodeEngine::Impl::sample_all(const float* logits, const std::vector<Decode*>& sampling,
-                                      std::vector<TokenEvent>& events) {
+Status DecodeEngine::Impl::sample_all(const StepLogits& step, std::vector<TokenEvent>& events) {
+  const std::vector<Decode*>& sampling = step.sequences;
   std::vector<std::shared_ptr<const structured::TokenMask>> masks(sampling.size());
   std::vector<std::optional<Error>> failed(sampling.size());
   std::vector<SamplingJob> jobs;
@@ -326,7 +344,7 @@ Status DecodeEngine::Impl::sample_all(const float* logits, const std::vector<Dec
                     decode.stop_ids, masks[i].get()});
   }
   CEDAR_TRY(SampledRows sampled,
-            sample_rows(runtime.context(), logits, model->config.vocab_size, jobs));
+            sample_rows(*step.ctx, step.logits, model->config.vocab_size, jobs));
   stats.whole_rows = sampled.whole_rows;
   for (size_t i = 0; i < sampling.size(); ++i) {
     Result<SampledToken>& token = sampled.tokens[i];
@@ -364,32 +382,25 @@ TokenEvent DecodeEngine::Impl::event_of(Decode& decode, Result<SampledToken> sam
   return event;
 }
 
-Result<std::vector<TokenEvent>> DecodeEngine::step() {
-  Impl& impl = *impl_;
-  std::vector<TokenEvent> events;
-  const StepPlan plan = impl.plan_step();
-  impl.stats = {};
-  if (plan.decoding.empty() && plan.replaying.empty()) return events;
-  const auto begin = std::chrono::steady_clock::now();
-  impl.runtime.begin_step();
-  kernels::KernelContext& ctx = impl.runtime.context();
-  Forward forward(*impl.model, impl.store, *impl.engram, impl.options.numeric, ctx);
-
+/// One operation after the other, all rows of the step.
+Result<StepLogits> DecodeEngine::Impl::launched_step(const StepPlan& plan) {
+  runtime.begin_step();
+  kernels::KernelContext& ctx = runtime.context();
+  Forward forward(*model, store, *engram, options.numeric, ctx);
   StreamState decoded;
   if (!plan.decoding.empty()) {
-    CEDAR_TRY(decoded, impl.encode_new_tokens(forward, plan));
+    CEDAR_TRY(decoded, encode_new_tokens(forward, plan));
   }
   StreamState state = decoded;
   if (!plan.replaying.empty()) {
-    CEDAR_TRY(state, impl.join_replay(plan, decoded));
+    CEDAR_TRY(state, join_replay(plan, decoded));
   }
-  const StepBatch batch = make_step_batch(ctx, *impl.model, impl.store, impl.decoder_rows(plan));
+  const StepBatch batch = make_step_batch(ctx, *model, store, decoder_rows(plan));
   SharedAttention shared;
-  CEDAR_CHECK_OK(forward.run_layers(impl.model->plan.boundary,
-                                    static_cast<LayerId>(impl.model->plan.layers.size()), batch,
-                                    shared, state));
+  CEDAR_CHECK_OK(forward.run_layers(
+      model->plan.boundary, static_cast<LayerId>(model->plan.layers.size()), batch, shared, state));
 
-  std::vector<Decode*> sampling = plan.decoding;
+  StepLogits out{&ctx, nullptr, plan.decoding};
   std::vector<int32_t> rows(plan.decoding.size());
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int32_t>(i);
   for (size_t i = 0; i < plan.replaying.size(); ++i) {
@@ -398,13 +409,34 @@ Result<std::vector<TokenEvent>> DecodeEngine::step() {
     if (decode->replay_next < decode->prompt_length()) continue;
     decode->phase = Phase::decoding;
     decode->handoff = Handoff();
-    sampling.push_back(decode);
+    out.sequences.push_back(decode);
     rows.push_back(static_cast<int32_t>(batch.row_begin[plan.decoding.size() + i] + count - 1));
   }
-  if (!sampling.empty()) {
-    const auto count = static_cast<int64_t>(rows.size());
-    CEDAR_TRY(const float* device_logits, forward.logits(state, upload(ctx, rows), count));
-    CEDAR_CHECK_OK(impl.sample_all(device_logits, sampling, events));
+  if (!rows.empty()) {
+    CEDAR_TRY(out.logits,
+              forward.logits(state, upload(ctx, rows), static_cast<int64_t>(rows.size())));
+  }
+  return out;
+}
+
+Result<std::vector<TokenEvent>> DecodeEngine::step() {
+  Impl& impl = *impl_;
+  std::vector<TokenEvent> events;
+  const StepPlan plan = impl.plan_step();
+  impl.stats = {};
+  if (plan.decoding.empty() && plan.replaying.empty()) return events;
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<BatchSequence> encoder = impl.encoder_rows(plan);
+  StepLogits out;
+  if (impl.options.decode_graphs && plan.replaying.empty() && impl.graphs.takes(encoder)) {
+    out = {&impl.graphs.context(), nullptr, plan.decoding};
+    CEDAR_TRY(out.logits, impl.graphs.step(std::move(encoder), impl.decoder_rows(plan)));
+    impl.stats.replayed = impl.graphs.replayed();
+  } else {
+    CEDAR_TRY(out, impl.launched_step(plan));
+  }
+  if (!out.sequences.empty()) {
+    CEDAR_CHECK_OK(impl.sample_all(out, events));
     for (const TokenEvent& event : events) {
       if (event.finish != FinishReason::none) cancel(event.id);
     }

@@ -42,6 +42,7 @@ struct TokenEvent {
 struct StepStats {
   int64_t replay_rows = 0;
   int64_t decode_rows = 0;
+  bool replayed = false;   // GPU: as recorded launches
   int64_t whole_rows = 0;  // rows whose logits were all looked at by the host
   double seconds = 0;
 };

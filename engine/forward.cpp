@@ -60,9 +60,7 @@ Result<StreamState> Forward::embed(const StepBatch& batch, const int32_t* overri
   p.copies = copies;
   p.d = model_.config.hidden_size;
   CEDAR_CHECK_OK(kernels::embed(ctx_, p));
-  std::vector<float> identity(static_cast<size_t>(batch.rows * copies), 0.0F);
-  for (int64_t i = 0; i < batch.rows; ++i) identity[static_cast<size_t>(i * copies)] = 1.0F;
-  state.pre = upload(ctx_, identity);
+  state.pre = batch.fresh_pre;
   return state;
 }
 
@@ -313,8 +311,17 @@ Status Forward::project_boundary(const StepBatch& batch, const StreamState& stat
 
 Status Forward::engram(LayerId id, const StepBatch& batch, Bf16* x) {
   ArenaScope scope(*ctx_.arena);
+  CEDAR_TRY(const std::vector<uint8_t> packed, engram_rows(id, batch));
+  return add_engram(id, batch, upload(ctx_, packed), x);
+}
+
+int64_t Forward::engram_bytes(int64_t rows) const {
+  const int64_t dim = model_.config.engram_head_dim;
+  return rows * model_.engram.columns * (dim + dim / 32);
+}
+
+Result<std::vector<uint8_t>> Forward::engram_rows(LayerId id, const StepBatch& batch) {
   const model::ModelConfig& config = model_.config;
-  const EngramWeights& w = *weights(id).engram;
   const auto& layouts = model_.engram.layers;
   const auto layout =
       std::find_if(layouts.begin(), layouts.end(), [&](const auto& l) { return l.layer == id; });
@@ -333,12 +340,19 @@ Status Forward::engram(LayerId id, const StepBatch& batch, Bf16* x) {
     model_.engram.hash(*layout, history, current, model_.compression[config.engram_pad_token_id],
                        row_ids.data() + batch.row_begin[s] * columns);
   }
-  const int64_t dim = config.engram_head_dim;
-  std::vector<uint8_t> packed(row_ids.size() * static_cast<size_t>(dim + dim / 32));
+  std::vector<uint8_t> packed(static_cast<size_t>(engram_bytes(batch.rows)));
   CEDAR_CHECK_OK(engram_.fetch(id, row_ids, packed.data()));
+  return packed;
+}
 
+Status Forward::add_engram(LayerId id, const StepBatch& batch, const uint8_t* packed, Bf16* x) {
+  ArenaScope scope(*ctx_.arena);
+  const model::ModelConfig& config = model_.config;
+  const EngramWeights& w = *weights(id).engram;
+  const int64_t columns = model_.engram.columns;
+  const int64_t dim = config.engram_head_dim;
   kernels::EngramWidenParams widen;
-  widen.rows_packed = upload(ctx_, packed);
+  widen.rows_packed = packed;
   widen.out = ctx_.arena->allocate<Bf16>(batch.rows * columns * dim);
   widen.rows = batch.rows;
   widen.columns = columns;

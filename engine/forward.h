@@ -3,6 +3,7 @@
 // ragged rows and any contiguous range of layers; knows nothing of requests.
 
 #include <cstdint>
+#include <vector>
 
 #include "engine/engram_source.h"
 #include "engine/index_selection.h"
@@ -39,6 +40,12 @@ class Forward {
 
   /// Logits [count, vocab] of the given rows of the state (device pointers), fp32.
   Result<float*> logits(const StreamState& state, const int32_t* rows, int64_t count);
+
+  // Engram in two halves: what the host fetches, and what the device makes of it.
+  int64_t engram_bytes(int64_t rows) const;
+  /// The table rows of a batch, packed, engram_bytes(batch.rows).
+  Result<std::vector<uint8_t>> engram_rows(LayerId layer, const StepBatch& batch);
+  Status add_engram(LayerId layer, const StepBatch& batch, const uint8_t* packed, Bf16* x);
 
   // The pieces, one by one: what the stage tests feed with recorded inputs.
   Status engram(LayerId layer, const StepBatch& batch, Bf16* x);

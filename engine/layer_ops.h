@@ -14,8 +14,8 @@ namespace cedar::engine {
 
 /// The residual state of a batch's rows between layers.
 struct StreamState {
-  Bf16* x = nullptr;     // [rows, copies, hidden]
-  float* pre = nullptr;  // [rows, copies]: pre-mix handed from the last sublayer to the next
+  Bf16* x = nullptr;           // [rows, copies, hidden]
+  const float* pre = nullptr;  // [rows, copies]: pre-mix handed from the last sublayer to the next
 };
 
 /// y = f(u); both [rows, hidden].

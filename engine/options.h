@@ -36,6 +36,8 @@ struct EngineOptions {
   int64_t max_context_tokens = 0;      // 0: the model's max_position_embeddings
   ReplayMode replay = ReplayMode::bounded;
   NumericOptions numeric;
+  /// GPU: decode steps without replayed prompt rows are recorded once a shape and replayed. The same bits as launches.
+  bool decode_graphs = true;
   /// Of the model's vocabulary. Without it, requests that constrain their output are refused.
   std::shared_ptr<structured::Constraints> constraints;
   /// Memory of the blocks that a prefill engine shows (PrefillEngine::block); null: ordinary memory.

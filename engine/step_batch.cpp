@@ -27,7 +27,8 @@ void fill_windows(UploadBatch& uploads, int64_t window, StepBatch& batch) {
           static_cast<int32_t>(first_row + std::max(low, sequence.start) - sequence.start);
       span.chunk_end = static_cast<int32_t>(first_row + p - sequence.start + 1);
       spans.push_back(span);
-      ring_slots.push_back(p >= sequence.end() - window ? sequence.slot.value : -1);
+      const bool stays = sequence.writes_window && p >= sequence.end() - window;
+      ring_slots.push_back(stays ? sequence.slot.value : -1);
     }
   }
   uploads.add(spans, &batch.spans);
@@ -35,7 +36,7 @@ void fill_windows(UploadBatch& uploads, int64_t window, StepBatch& batch) {
 }
 
 void fill_compress_plan(UploadBatch& uploads, const StepBatch& batch, int64_t ratio,
-                        CompressPlan& plan) {
+                        int64_t padded_groups, CompressPlan& plan) {
   std::vector<int32_t> members, pending_rows, sequences;
   std::vector<int64_t> positions, targets;
   std::vector<int32_t> pending_target(static_cast<size_t>(batch.rows), -1);
@@ -60,6 +61,14 @@ void fill_compress_plan(UploadBatch& uploads, const StepBatch& batch, int64_t ra
       pending_target[static_cast<size_t>(first_row + p - sequence.start)] =
           static_cast<int32_t>(sequence.slot.value * (ratio - 1) + p % ratio);
     }
+  }
+  // Padding: groups of the first row that nobody stores.
+  while (static_cast<int64_t>(targets.size()) < padded_groups) {
+    members.resize(members.size() + static_cast<size_t>(ratio), 0);
+    pending_rows.resize(members.size(), 0);
+    sequences.push_back(0);
+    positions.push_back(0);
+    targets.push_back(-1);
   }
   plan.ratio = ratio;
   plan.groups = static_cast<int64_t>(targets.size());
@@ -88,9 +97,16 @@ const RatioView& StepBatch::ratio(int64_t wanted) const {
 }
 
 StepBatch make_step_batch(kernels::KernelContext& ctx, const LoadedModel& model,
-                          const SequenceStore& store, std::vector<BatchSequence> sequences) {
+                          const SequenceStore& store, std::vector<BatchSequence> sequences,
+                          const StepShape* shape) {
   StepBatch batch;
   batch.sequences = std::move(sequences);
+  if (shape != nullptr) {
+    BatchSequence padding = batch.sequences.front();
+    padding.writes_global = padding.writes_window = false;
+    batch.sequences.resize(static_cast<size_t>(shape->rows), padding);
+    batch.max_pages = shape->pages;
+  }
   std::vector<int32_t> ids, row_sequence;
   std::vector<int64_t> boundary_targets;
   std::vector<uint8_t> image_mask;
@@ -119,7 +135,11 @@ StepBatch make_step_batch(kernels::KernelContext& ctx, const LoadedModel& model,
     for (BlockId page : pages) page_table.push_back(page.value);
     page_table.resize(page_table.size() + static_cast<size_t>(batch.max_pages) - pages.size(), -1);
   }
+  const int64_t copies = model.config.hc_mult;
+  std::vector<float> fresh_pre(static_cast<size_t>(batch.rows * copies), 0.0F);
+  for (int64_t i = 0; i < batch.rows; ++i) fresh_pre[static_cast<size_t>(i * copies)] = 1.0F;
   UploadBatch uploads;
+  uploads.add(fresh_pre, &batch.fresh_pre);
   uploads.add(ids, &batch.ids);
   uploads.add(batch.positions_host, &batch.positions);
   uploads.add(row_sequence, &batch.row_sequence);
@@ -134,13 +154,17 @@ StepBatch make_step_batch(kernels::KernelContext& ctx, const LoadedModel& model,
   batch.compress.reserve(ratios.size());
   batch.ratios.reserve(ratios.size());
   for (int64_t ratio : ratios) {
-    if (ratio > 1) fill_compress_plan(uploads, batch, ratio, batch.compress.emplace_back());
+    if (ratio > 1) {
+      fill_compress_plan(uploads, batch, ratio, shape != nullptr ? shape->rows : 0,
+                         batch.compress.emplace_back());
+    }
     RatioView& view = batch.ratios.emplace_back();
     view.ratio = ratio;
     for (int64_t position : batch.positions_host) {
       view.visible_host.push_back((position + 1) / ratio);
       view.max_visible = std::max(view.max_visible, view.visible_host.back());
     }
+    if (shape != nullptr) view.max_visible = ceil_div(shape->tokens, ratio);
     uploads.add(view.visible_host, &view.visible);
   }
   uploads.send(ctx);

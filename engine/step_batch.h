@@ -2,6 +2,7 @@
 // One step's rows: which sequence, which positions, and everything kernels need to know about them, computed
 // once per step and used by every layer.
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct BatchSequence {
   Position window_floor = 0;
   /// Whether global rows are stored. A replay reads rows that the encoder wrote already.
   bool writes_global = true;
+  /// Whether window rows are stored. Padding stores nothing.
+  bool writes_window = true;
 
   int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
   Position end() const { return start + rows(); }
@@ -59,6 +62,7 @@ struct StepBatch {
   const int32_t* ids = nullptr;                // [rows]
   const int64_t* positions = nullptr;          // [rows]
   const int32_t* row_sequence = nullptr;       // [rows] index into sequences
+  const float* fresh_pre = nullptr;            // [rows, copies] pre-mix of fresh stream states
   const uint8_t* image_mask = nullptr;         // [rows]; null when no row is part of an image
   const kernels::WindowSpan* spans = nullptr;  // [rows]
   const int32_t* ring_slots =
@@ -73,8 +77,19 @@ struct StepBatch {
   const RatioView& ratio(int64_t ratio) const;
 };
 
-/// REQUIRES: every sequence has at least one row, and pages for all its rows.
+/// What a step is padded to, so that steps of the same shape are the same launches. Padding repeats the first sequence's row
+/// and stores nothing; lists are as long as `tokens` tokens of context would make them.
+struct StepShape {
+  int64_t rows = 0;    // one a sequence
+  int64_t tokens = 0;  // of context
+  int64_t pages = 0;   // of a sequence
+  friend auto operator<=>(const StepShape&, const StepShape&) = default;
+};
+
+/// REQUIRES: every sequence has at least one row, and pages for all its rows; with a shape, one row each, and nothing larger
+/// than the shape.
 StepBatch make_step_batch(kernels::KernelContext& ctx, const LoadedModel& model,
-                          const SequenceStore& store, std::vector<BatchSequence> sequences);
+                          const SequenceStore& store, std::vector<BatchSequence> sequences,
+                          const StepShape* shape = nullptr);
 
 }  // namespace cedar::engine

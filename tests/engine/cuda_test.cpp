@@ -158,6 +158,80 @@ TEST_F(OnCuda, ChunksDoNotChangeAnswers) {
   }
 }
 
+/// Greedy answers straight from the two engines, and how many steps were replays.
+struct Decoded {
+  std::vector<Tokens> ids;
+  int64_t replays = 0, steps = 0;
+};
+
+Decoded decode(const std::shared_ptr<const LoadedModel>& model, EngineOptions options,
+               const std::vector<Tokens>& prompts, bool graphs) {
+  Decoded out;
+  out.ids.resize(prompts.size());
+  options.decode_graphs = graphs;
+  options.max_sequences = static_cast<int32_t>(prompts.size());
+  const auto engram = local_engram_source(model);
+  auto prefill = PrefillEngine::create(model, engram, options);
+  auto engine = DecodeEngine::create(model, engram, options);
+  EXPECT_TRUE(prefill.has_value() && engine.has_value());
+  if (!prefill || !engine) return out;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    DecodeRequest request;
+    request.id = RequestId(i);
+    request.prompt = prompts[i];
+    // Sequences end one after the other: steps of many shapes.
+    request.max_new_tokens = 20 + 7 * static_cast<int64_t>(i);
+    request.sampling.temperature = i % 2 == 0 ? 0.0F : 0.8F;
+    request.sampling.seed = i;
+    request.ignore_eos = true;
+    EXPECT_TRUE((*prefill)->submit({request.id, request.prompt, {}}).has_value());
+    EXPECT_TRUE((*engine)->reserve(std::move(request)).has_value());
+  }
+  while (!(*prefill)->idle()) {
+    const auto events = (*prefill)->step();
+    EXPECT_TRUE(events.has_value()) << (events ? "" : events.error().message());
+    if (!events) return out;
+    for (const PrefillEvent& event : *events) {
+      if (!event.finished) continue;
+      for (int64_t b = 0; b < event.blocks_ready; ++b) {
+        EXPECT_TRUE((*engine)->import_block(event.id, b, (*prefill)->block(event.id, b)));
+      }
+      auto handoff = (*prefill)->take_handoff(event.id);
+      EXPECT_TRUE(handoff.has_value());
+      EXPECT_TRUE((*engine)->start(event.id, std::move(*handoff)).has_value());
+      (*prefill)->release(event.id);
+    }
+  }
+  while (!(*engine)->idle()) {
+    const auto events = (*engine)->step();
+    EXPECT_TRUE(events.has_value()) << (events ? "" : events.error().message());
+    if (!events) return out;
+    for (const TokenEvent& event : *events) {
+      EXPECT_FALSE(event.error.has_value()) << (event.error ? event.error->message() : "");
+      out.ids[event.id.value].push_back(event.token.token);
+    }
+    ++out.steps;
+    out.replays += (*engine)->last_step().replayed ? 1 : 0;
+  }
+  return out;
+}
+
+TEST_F(OnCuda, RecordedStepsGiveTheBitsOfLaunches) {
+  for (const std::string& directory : {testing::mini_path(), testing::demo_path()}) {
+    const auto model = load(directory, kCuda);
+    ASSERT_NE(model, nullptr);
+    std::vector<Tokens> prompts;
+    for (uint32_t i = 0; i < 7; ++i) prompts.push_back(random_prompt(3 + 29 * i, i));
+    const Decoded launched = decode(model, options_on(kCuda), prompts, false);
+    const Decoded recorded = decode(model, options_on(kCuda), prompts, true);
+    EXPECT_EQ(launched.replays, 0);
+    EXPECT_GT(recorded.replays, recorded.steps / 2) << recorded.steps;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      EXPECT_EQ(recorded.ids[i], launched.ids[i]) << directory << " " << i;
+    }
+  }
+}
+
 TEST(Devices, EngineAndWeightsMustAgree) {
   EngineOptions options = testing::test_options();
   options.device = Device{DeviceKind::cuda, 7};
