@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -16,6 +17,7 @@
 #include "core/log.h"
 #include "core/thread_pool.h"
 #include "gateway/gateway.h"
+#include "gateway/tls_context.h"
 #include "monitoring/metrics.h"
 
 namespace cedar::apps {
@@ -36,20 +38,23 @@ class StopSignals {
     sigemptyset(&signals_);
     sigaddset(&signals_, SIGINT);
     sigaddset(&signals_, SIGTERM);
+    sigaddset(&signals_, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
     std::signal(SIGPIPE, SIG_IGN);
   }
   bool requested() const {
     sigset_t pending{};
     sigpending(&pending);
-    return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1;
+    return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1 ||
+           sigismember(&pending, SIGHUP) == 1;
   }
-  /// After the first signal the next one ends the process at once.
-  const char* wait() {
+  /// Calls `on_hangup` for every SIGHUP, which is a stop signal without it. After the first stop signal the next one
+  /// ends the process at once.
+  const char* wait(const std::function<void()>& on_hangup = {}) {
     int signal = 0;
-    sigwait(&signals_, &signal);
+    while (sigwait(&signals_, &signal) == 0 && signal == SIGHUP && on_hangup) on_hangup();
     pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
-    return signal == SIGINT ? "SIGINT" : "SIGTERM";
+    return signal == SIGINT ? "SIGINT" : signal == SIGHUP ? "SIGHUP" : "SIGTERM";
   }
 
  private:
@@ -163,6 +168,12 @@ Result<gateway::GatewayOptions> gateway_options(const config::ServeConfig& c) {
   http.write_timeout = Milliseconds(c.http.write_timeout_ms);
   http.max_unsent_bytes = c.http.max_unsent_bytes;
   http.request_timeout = Milliseconds(c.http.request_timeout_ms);
+  http.tls_certificate = c.http.tls_certificate;
+  http.tls_key = c.http.tls_key;
+  http.tls_handshake_timeout = Milliseconds(c.http.tls_handshake_timeout_ms);
+  if (!http.tls_certificate.empty() || !http.tls_key.empty()) {
+    CEDAR_CHECK_OK(gateway::TlsContext::load(http.tls_certificate, http.tls_key));
+  }
   CEDAR_CHECK_OK(check_origins(c.http.allowed_origins));
   http.allowed_origins = c.http.allowed_origins;
   http.metrics_need_key = c.http.metrics == "key";
@@ -221,11 +232,19 @@ int serve(const config::ServeConfig& c) {
   if (!started) return fail(started.error().message());
   gateway = std::move(*started);
 
-  std::printf("cedar serves %s on http://%s:%u (context %lld tokens, %d threads)\n",
-              card.name.c_str(), c.http.host.c_str(), static_cast<unsigned>(gateway->port()),
-              static_cast<long long>(card.context_tokens), threads);
+  const char* scheme = c.http.tls_certificate.empty() ? "http" : "https";
+  std::printf("cedar serves %s on %s://%s:%u (context %lld tokens, %d threads)\n",
+              card.name.c_str(), scheme, c.http.host.c_str(),
+              static_cast<unsigned>(gateway->port()), static_cast<long long>(card.context_tokens),
+              threads);
   std::fflush(stdout);
-  const char* signal = signals.wait();
+  const auto reload = [&gateway] {
+    const Status reloaded = gateway->reload_certificate();
+    if (reloaded) log::info("serve", "certificate read again");
+    if (!reloaded) log::warn("serve", "certificate kept", {{"reason", reloaded.error().context}});
+  };
+  const bool has_certificate = !c.http.tls_certificate.empty();
+  const char* signal = signals.wait(has_certificate ? reload : std::function<void()>());
   log::info("serve", "stopping", {{"signal", signal}});
   const Milliseconds grace(c.http.shutdown_grace_ms);
   gateway->begin_stop(grace);

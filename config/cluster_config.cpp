@@ -270,6 +270,8 @@ Result<ClusterConfig> load_cluster_config(const std::string& path) {
   resolve(config.tls.key);
   resolve(config.tls.authority);
   resolve(config.serve.model.directory);
+  resolve(config.serve.http.tls_certificate);
+  resolve(config.serve.http.tls_key);
   for (KeySettings& key : config.serve.keys) resolve(key.file);
   for (NodeSettings& node : config.nodes) resolve(node.model_directory);
   return config;

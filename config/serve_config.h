@@ -52,6 +52,9 @@ struct HttpSettings {
   int64_t max_unsent_bytes = 4 << 20;  // per connection; more unread output drops the client
   int64_t request_timeout_ms = 600000;
   int64_t shutdown_grace_ms = 3000;
+  std::string tls_certificate;  // PEM file; empty: no TLS
+  std::string tls_key;          // PEM file
+  int64_t tls_handshake_timeout_ms = 10000;
   std::vector<std::string> allowed_origins;  // of web pages; none: only the server's own page
   std::string metrics = "open";  // "open" or "key": whether /metrics asks for an API key
 };

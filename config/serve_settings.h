@@ -67,6 +67,11 @@ void visit_settings(Config& c, Visitor& v) {
             "deadline of a request, waiting included");
   v.integer("shutdown_grace_ms", c.http.shutdown_grace_ms, 0, kHourMs,
             "time for running answers after a stop signal");
+  v.text("tls_certificate", c.http.tls_certificate,
+         "PEM file, the server's certificate first, then its issuers; empty: no TLS");
+  v.text("tls_key", c.http.tls_key, "PEM file with the certificate's key");
+  v.integer("tls_handshake_timeout_ms", c.http.tls_handshake_timeout_ms, 1, kHourMs,
+            "for a TLS handshake");
   v.texts("allowed_origins", c.http.allowed_origins,
           "web pages that may use the API from elsewhere (CORS), as https://host:port, or *");
   v.choice("metrics", c.http.metrics, {"open", "key"}, "whether /metrics asks for an API key");

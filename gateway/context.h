@@ -14,6 +14,7 @@
 #include "gateway/connection_set.h"
 #include "gateway/model_card.h"
 #include "gateway/options.h"
+#include "gateway/tls_context.h"
 #include "monitoring/metrics.h"
 
 namespace cedar::gateway {
@@ -28,6 +29,7 @@ struct GatewayContext {
   const GatewayOptions options;
   const ModelCard card;
   const KeyRing keys;
+  CurrentTls tls;
   actors::Client& client;
   monitoring::Metrics& metrics;
   std::atomic<bool> stopping{false};

@@ -62,6 +62,10 @@ Result<std::unique_ptr<Gateway>> Gateway::start(const GatewayOptions& options,
                                                 const ModelCard& card, actors::Client& client,
                                                 monitoring::Metrics& metrics) {
   auto impl = std::make_unique<Impl>(options, card, client, metrics);
+  if (!options.http.tls_certificate.empty() || !options.http.tls_key.empty()) {
+    CEDAR_TRY(auto tls, TlsContext::load(options.http.tls_certificate, options.http.tls_key));
+    impl->context->tls.set(std::move(tls));
+  }
   impl->listener = std::make_shared<Listener>(*impl->context);
   CEDAR_CHECK_OK(impl->listener->open(options.http.host, options.http.port));
   impl->listener->run();
@@ -74,6 +78,14 @@ Result<std::unique_ptr<Gateway>> Gateway::start(const GatewayOptions& options,
 Gateway::Gateway(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Gateway::~Gateway() { finish_stop(std::chrono::milliseconds(0)); }
+
+Status Gateway::reload_certificate() {
+  const HttpOptions& http = impl_->context->options.http;
+  if (http.tls_certificate.empty()) return {};
+  CEDAR_TRY(auto tls, TlsContext::load(http.tls_certificate, http.tls_key));
+  impl_->context->tls.set(std::move(tls));
+  return {};
+}
 
 uint16_t Gateway::port() const { return impl_->listener->port(); }
 

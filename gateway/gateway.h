@@ -17,7 +17,7 @@ class Gateway {
  public:
   /// Listens and serves on threads of its own. `client` must live until finish_stop() returns; the gateway
   /// must live until the last request's sink has been called. `metrics` must outlive both.
-  /// Errors: invalid_argument, io_error (the address).
+  /// Errors: invalid_argument, io_error (the address), invalid_config (certificate and key).
   static Result<std::unique_ptr<Gateway>> start(const GatewayOptions& options,
                                                 const ModelCard& card, actors::Client& client,
                                                 monitoring::Metrics& metrics);
@@ -25,6 +25,9 @@ class Gateway {
   ~Gateway();
   Gateway(const Gateway&) = delete;
   Gateway& operator=(const Gateway&) = delete;
+
+  /// Reads certificate and key again, for connections from now on. Errors: invalid_config; the old ones stay.
+  Status reload_certificate();
 
   /// Where it listens.
   uint16_t port() const;

@@ -27,11 +27,11 @@ constexpr std::chrono::milliseconds kLingerTimeAtStop{200};
 
 }  // namespace
 
-HttpSession::HttpSession(GatewayContext& context, asio::ip::tcp::socket socket)
+HttpSession::HttpSession(GatewayContext& context, AnyStream stream)
     : context_(context),
-      socket_(std::move(socket)),
-      read_timer_(socket_.get_executor()),
-      write_timer_(socket_.get_executor()),
+      stream_(std::move(stream)),
+      read_timer_(stream_.get_executor()),
+      write_timer_(stream_.get_executor()),
       reader_(static_cast<size_t>(context.options.http.max_header_bytes),
               static_cast<size_t>(context.options.http.max_body_bytes)),
       answer_lease_(context.answers),
@@ -46,7 +46,20 @@ HttpSession::~HttpSession() {
 
 void HttpSession::run() {
   context_.connections.add(shared_from_this());
-  asio::dispatch(executor(), [self = shared_from_this()] { self->next_request(); });
+  asio::dispatch(executor(), [self = shared_from_this()] {
+    if (self->stream_.bytes().has_handshake()) return self->shake_hands();
+    self->next_request();
+  });
+}
+
+/// In state idle: whatever ends an idle connection ends this.
+void HttpSession::shake_hands() {
+  arm_reading(context_.options.http.tls_handshake_timeout);
+  stream_.bytes().async_handshake(IoHandler([self = shared_from_this()](ErrorCode error, size_t) {
+    if (self->state_ == State::closed) return;
+    if (error) return self->close();
+    self->next_request();
+  }));
 }
 
 void HttpSession::stop_soon() {
@@ -81,7 +94,7 @@ void HttpSession::read_more() {
   if (state_ == State::upgrading || state_ == State::closed) return;
   if (state_ == State::answering && reader_.bytes_ahead() >= kMaxBytesAhead) return;
   read_pending_ = true;
-  socket_.async_read_some(
+  stream_.async_read_some(
       asio::buffer(incoming_),
       [self = shared_from_this()](ErrorCode error, size_t bytes) { self->on_read(error, bytes); });
 }
@@ -271,13 +284,12 @@ void HttpSession::upgrade() {
 void HttpSession::upgrade_when_quiet() {
   if (writing_) return;
   if (read_pending_) {
-    ErrorCode ignored;
-    socket_.cancel(ignored);
+    stream_.bytes().cancel_read();
     return;
   }
   state_ = State::closed;  // of this object; the socket moves on
   context_.metrics.count_http(route_.label, 101);
-  std::make_shared<WebSocketSession>(context_, std::move(socket_), reader_.ahead(), admission_.key)
+  std::make_shared<WebSocketSession>(context_, std::move(stream_), reader_.ahead(), admission_.key)
       ->run(std::move(reader_.request()));
 }
 
@@ -365,7 +377,7 @@ void HttpSession::write_next() {
   in_flight_.swap(out_);
   arm_writing();
   asio::async_write(
-      socket_, asio::buffer(in_flight_),
+      stream_, asio::buffer(in_flight_),
       [self = shared_from_this()](ErrorCode error, size_t) { self->on_written(error); });
 }
 
@@ -389,8 +401,7 @@ void HttpSession::answer_done() {
 void HttpSession::linger() {
   if (client_eof_) return close();
   state_ = State::closing;
-  ErrorCode ignored;
-  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  stream_.bytes().end_sending();
   reader_.clear();
   arm_reading(context_.stopping ? kLingerTimeAtStop : kLingerTime);
   read_more();
@@ -399,8 +410,7 @@ void HttpSession::linger() {
 void HttpSession::close() {
   if (state_ == State::closed) return;
   state_ = State::closed;
-  ErrorCode ignored;
-  socket_.close(ignored);
+  stream_.bytes().close();
   read_timer_.cancel();
   write_timer_.cancel();
   answer_lease_.release();
@@ -428,7 +438,7 @@ void HttpSession::on_reading_timeout() {
 }
 
 void HttpSession::arm_writing() {
-  const int socket = socket_.native_handle();
+  const int socket = stream_.bytes().native_handle();
   write_progress_.begin(socket);
   write_timer_.expires_after(context_.options.http.write_timeout);
   write_timer_.async_wait([self = shared_from_this(), socket](ErrorCode error) {

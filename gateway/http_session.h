@@ -4,9 +4,7 @@
 // at once. A client that only ends its own side (half-close) still gets the answers of the short endpoints; for
 // a generation nothing tells it from one that left, so that the end of its side cancels the work.
 
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/strand.hpp>
 
 #include <array>
 #include <chrono>
@@ -14,6 +12,7 @@
 #include <string>
 
 #include "gateway/admission.h"
+#include "gateway/byte_stream.h"
 #include "gateway/connection_set.h"
 #include "gateway/context.h"
 #include "gateway/generation.h"
@@ -28,8 +27,8 @@ class HttpSession final : public HttpWriter,
                           public Connection,
                           public std::enable_shared_from_this<HttpSession> {
  public:
-  /// `socket`'s executor is a strand of its own.
-  HttpSession(GatewayContext& context, boost::asio::ip::tcp::socket socket);
+  /// `stream`'s executor is a strand of its own.
+  HttpSession(GatewayContext& context, AnyStream stream);
   ~HttpSession() override;
   void run();
 
@@ -48,6 +47,7 @@ class HttpSession final : public HttpWriter,
   /// last answer is out, the client should close.  closed: the socket is, or belongs to a WebSocket.
   enum class State : uint8_t { idle, reading, answering, upgrading, closing, closed };
 
+  void shake_hands();
   void next_request();
   void read_more();
   void on_read(ErrorCode error, size_t bytes);
@@ -77,11 +77,12 @@ class HttpSession final : public HttpWriter,
   void arm_writing();
   void tick_idle_stream();
 
-  boost::asio::any_io_executor executor() { return socket_.get_executor(); }
+  boost::asio::any_io_executor executor() { return stream_.get_executor(); }
 
   GatewayContext& context_;
-  boost::asio::ip::tcp::socket socket_;
-  boost::asio::steady_timer read_timer_;   // idle, header, body, or the pause on a silent stream
+  AnyStream stream_;
+  boost::asio::steady_timer
+      read_timer_;  // handshake, idle, header, body, or the pause on a silent stream
   boost::asio::steady_timer write_timer_;  // a write without progress
   WriteProgress write_progress_;
   // The only memory that a pending read writes to. The parser's buffer moves its bytes as it likes.

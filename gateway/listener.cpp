@@ -11,6 +11,7 @@
 
 #include "core/log.h"
 #include "gateway/http_session.h"
+#include "gateway/tls_stream.h"
 
 namespace cedar::gateway {
 
@@ -83,7 +84,10 @@ void Listener::take(tcp::socket socket) {
       static_cast<unsigned int>(context_.options.http.write_timeout.count());
   setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_ms,
              sizeof unacknowledged_ms);
-  std::make_shared<HttpSession>(context_, std::move(socket))->run();
+  const auto tls = context_.tls.get();
+  AnyStream stream(tls ? make_tls_stream(std::move(socket), tls)
+                       : make_plain_stream(std::move(socket)));
+  std::make_shared<HttpSession>(context_, std::move(stream))->run();
 }
 
 }  // namespace cedar::gateway

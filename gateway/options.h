@@ -37,6 +37,9 @@ struct HttpOptions {
   std::chrono::milliseconds keep_alive_interval{15000};  // comments on a silent event stream
   int64_t max_unsent_bytes = 4 << 20;
   std::chrono::milliseconds request_timeout{600000};
+  std::string tls_certificate;  // PEM files; empty: connections are not encrypted
+  std::string tls_key;
+  std::chrono::milliseconds tls_handshake_timeout{10000};
   std::vector<std::string>
       allowed_origins;  // of pages, "https://host:port" or "*"; none: CORS is off
   bool metrics_need_key = false;

@@ -27,11 +27,11 @@ constexpr int kMissedPongs = 2;
 
 }  // namespace
 
-WebSocketSession::WebSocketSession(GatewayContext& context, asio::ip::tcp::socket socket,
+WebSocketSession::WebSocketSession(GatewayContext& context, AnyStream stream,
                                    std::string_view ahead, KeyAccount* key)
     : context_(context),
       key_(key),
-      ws_(std::move(socket), ahead),
+      ws_(std::move(stream), ahead),
       lease_(context.bodies),
       message_timer_(ws_.get_executor()),
       tick_timer_(ws_.get_executor()),
@@ -187,7 +187,7 @@ void WebSocketSession::write_next() {
 }
 
 void WebSocketSession::arm_writing() {
-  const int socket = ws_.next_layer().next_layer().native_handle();
+  const int socket = ws_.next_layer().next_layer().bytes().native_handle();
   write_progress_.begin(socket);
   write_timer_.expires_after(context_.options.stream.write_timeout);
   write_timer_.async_wait([self = shared_from_this(), socket](ErrorCode error) {
@@ -286,8 +286,7 @@ void WebSocketSession::drop(bool client_closed) {
   if (std::exchange(dropped_, true)) return;
   closing_ = true;
   protocol_->on_closed(client_closed);
-  ErrorCode ignored;
-  ws_.next_layer().next_layer().close(ignored);
+  ws_.next_layer().next_layer().bytes().close();
   message_timer_.cancel();
   tick_timer_.cancel();
   write_timer_.cancel();

@@ -2,7 +2,6 @@
 // One WebSocket connection: frames in, frames out, one write at a time, pings, limits. What the frames mean
 // is StreamProtocol's business.
 
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/message.hpp>
@@ -29,10 +28,10 @@ class WebSocketSession final : public FrameTarget,
                                public Connection,
                                public std::enable_shared_from_this<WebSocketSession> {
  public:
-  /// `socket`'s executor is a strand of its own, and nothing is pending on it. `ahead`: what was read from it
+  /// `stream`'s executor is a strand of its own, and nothing is pending on it. `ahead`: what was read from it
   /// behind the upgrade request. `key`: the client's; null where none is asked for.
-  WebSocketSession(GatewayContext& context, boost::asio::ip::tcp::socket socket,
-                   std::string_view ahead, KeyAccount* key);
+  WebSocketSession(GatewayContext& context, AnyStream stream, std::string_view ahead,
+                   KeyAccount* key);
   ~WebSocketSession() override;
   void run(UpgradeRequest request);
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -286,6 +287,21 @@ class KeysTest(unittest.TestCase):
             with self.assertRaises(openai.RateLimitError) as refused:
                 chat(serve.LIMITED_KEY)
             self.assertIn(int(refused.exception.response.headers["Retry-After"]), range(1, 61))
+
+
+class TlsTest(unittest.TestCase):
+    def test_https(self):
+        with tempfile.TemporaryDirectory() as folder:
+            certificate = serve.Certificate(folder)
+            context = certificate.context()
+            with serve.Server(sys.argv[1], settings=certificate.settings, tls=context) as server, \
+                    openai.DefaultHttpxClient(verify=context) as http, \
+                    openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=serve.DEADLINE_S,
+                                  http_client=http) as client:
+                answer = client.chat.completions.create(model="demo", messages=MESSAGES, temperature=0)
+                self.assertEqual(answer.choices[0].message.content, ANSWER)
+                stream = client.chat.completions.create(model="demo", messages=MESSAGES, temperature=0, stream=True)
+                self.assertEqual("".join(chunk.choices[0].delta.content or "" for chunk in stream), ANSWER)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -52,15 +54,37 @@ def eventually(condition, what, deadline_s=DEADLINE_S):
         time.sleep(0.02)
 
 
+class Certificate:
+    """A certificate for 127.0.0.1 that is its own authority, in a folder. Skips the test without the openssl program."""
+
+    def __init__(self, folder, name="server"):
+        if shutil.which("openssl") is None:
+            skip("no openssl here (Debian: openssl)")
+        self.certificate, self.key = os.path.join(folder, name + ".pem"), os.path.join(folder, name + ".key")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                        "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost",
+                        "-keyout", self.key, "-out", self.certificate], check=True, stderr=subprocess.DEVNULL)
+
+    @property
+    def settings(self):
+        return f'[http]\ntls_certificate = "{self.certificate}"\ntls_key = "{self.key}"\n'
+
+    def context(self):
+        """For a client that trusts this certificate only."""
+        return ssl.create_default_context(cafile=self.certificate)
+
+
 class Server:
     """`with Server(program) as server`: up until the end of the block. The program must then end by itself, status 0."""
 
-    def __init__(self, program, port=0, arguments=(), settings=None, environment=None, stderr=None):
-        """`settings`: the text of a settings file. `environment`: variables besides those of this process."""
+    def __init__(self, program, port=0, arguments=(), settings=None, environment=None, stderr=None, tls=None):
+        """`settings`: the text of a settings file. `environment`: variables besides those of this process. `tls`: the context
+        of a client, where the settings name a certificate."""
         self.command = [program, "serve", "--model", os.path.join(ROOT, "config", "demo"), "--port", str(port), *arguments]
         self.settings = settings
         self.environment = {**os.environ, **(environment or {})}
         self.stderr = stderr
+        self.tls = tls
 
     def __enter__(self):
         self.stopping = False
@@ -76,7 +100,7 @@ class Server:
     def _start(self, command):
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.stderr, text=True, env=self.environment)
         for line in self.process.stdout:
-            found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+            found = re.search(r"https?://127\.0\.0\.1:(\d+)", line)
             if found:
                 self.port = int(found.group(1))
                 return self
@@ -105,11 +129,14 @@ class Server:
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     def request(self, method, path, body=None, headers=None):
         """(status, headers, body) of one request on a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
+        if self.tls:
+            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=DEADLINE_S, context=self.tls)
+        else:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers or {})
             reply = connection.getresponse()

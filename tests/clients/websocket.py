@@ -8,8 +8,10 @@ TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
 
 class WebSocket:
-    def __init__(self, port, protocols="cedar.v1", timeout_s=60):
+    def __init__(self, port, protocols="cedar.v1", timeout_s=60, tls=None):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+        if tls:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
         key = base64.b64encode(os.urandom(16)).decode()
         self.socket.sendall((f"GET /v1/stream HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\n"
                              f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n"
