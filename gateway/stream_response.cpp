@@ -55,7 +55,8 @@ StreamResponse::StreamResponse(GatewayContext& context, boost::asio::any_io_exec
       executor_(std::move(executor)),
       setup_(std::move(setup)),
       target_(std::move(target)),
-      log_(context.options.stream.replay_max_bytes),
+      // Who will not come back needs only the numbers.
+      log_(setup_.resumable ? context.options.stream.replay_max_bytes : 0),
       tokenizer_(context.card.tokenizer),
       timer_(executor_) {}
 
@@ -114,7 +115,8 @@ std::string StreamResponse::refusal(const StreamClaim& claim) const {
     return error_event(to_api_error(error), claim.client_event_id,
                        named + field("newest_seq", std::to_string(newest)));
   }
-  if (claim.last_seq + 1 < log_.oldest_seq()) {
+  const bool has_it_already = !claim.resumes && target_ == claim.target;
+  if (!has_it_already && claim.last_seq + 1 < log_.oldest_seq()) {
     return protocol_error("resume_gap", "the events before oldest_seq are no longer kept",
                           claim.client_event_id,
                           named + field("oldest_seq", std::to_string(log_.oldest_seq())));

@@ -18,6 +18,7 @@ constexpr int64_t kSilenceNs = 20 * kSecondNs;  // without a token of any stream
 constexpr int64_t kSampleNs = kSecondNs / 4;
 constexpr int kSlowBufferBytes = 4096;  // what a slow reader's system takes for it
 constexpr size_t kProblems = 5;
+constexpr int64_t kAcknowledgeEvery = 64;  // events
 
 class Run final : public WsHandler {
  public:
@@ -53,6 +54,7 @@ class Run final : public WsHandler {
  private:
   struct Stream {
     StreamCheck check;
+    int64_t events = 0;
     bool ended = false;
   };
 
@@ -75,6 +77,7 @@ class Run final : public WsHandler {
   void request(int64_t stream);
   void end(int64_t stream, bool completed);
   void on_delta(int64_t stream, std::string_view delta, int64_t received_ns);
+  void acknowledge(size_t connection, int64_t stream, std::string_view id, std::string_view event);
   void collect();
   void note(std::string problem) {
     if (result_.problems.size() < kProblems) result_.problems.push_back(std::move(problem));
@@ -210,10 +213,26 @@ void Run::on_text(size_t connection, std::string_view text, int64_t received_ns)
   const auto [first, last] = streams_of(connection);
   if (stream < first || stream >= last)
     return note("foreign event: " + std::string(text.substr(0, 300)));
-  if (delta) return on_delta(stream, plain_text(text, "delta"), received_ns);
+  if (delta) {
+    on_delta(stream, plain_text(text, "delta"), received_ns);
+    return acknowledge(connection, stream, id, text);
+  }
   // The answer ends because it is as long as was asked for.
   if (plain_text(text, "status") != "incomplete") note(std::string(text.substr(0, 300)));
   end(stream, plain_text(text, "status") == "incomplete");
+}
+
+/// As clients do that may come back: now and then, so that the server can forget.
+void Run::acknowledge(size_t connection, int64_t stream, std::string_view id,
+                      std::string_view event) {
+  int64_t& events = streams_[static_cast<size_t>(stream)].events;
+  if (!options_.resumable || ++events % kAcknowledgeEvery != 0) return;
+  constexpr std::string_view kKey = "\"seq\":";
+  const size_t begin = event.find(kKey) + kKey.size();
+  const std::string_view seq =
+      event.substr(begin, event.find_first_not_of("0123456789", begin) - begin);
+  client_->send(connection, R"({"type":"response.ack","response_id":")" + std::string(id) +
+                                R"(","seq":)" + std::string(seq) + '}');
 }
 
 void Run::on_delta(int64_t stream, std::string_view delta, int64_t received_ns) {

@@ -19,8 +19,8 @@ struct SyntheticOptions {
   int64_t tokens = 1000;        // of each answer
   int64_t prompt_tokens = 154;  // about
   double ramp_s = 2;            // over which the requests are spread
-  double slow_share = 0;  // of the connections, which read nothing once their requests are sent
-  bool resumable = false;
+  double slow_share = 0;   // of the connections, which read nothing once their requests are sent
+  bool resumable = false;  // the server keeps events until they are acknowledged, every 64
 };
 
 struct MemoryPoint {

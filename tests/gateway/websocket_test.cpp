@@ -309,6 +309,25 @@ TEST_F(StreamTest, ALostSocketStopsItsWorkAfterTheGrace) {
   EXPECT_TRUE(eventually([&] { return idle(); }, 1s));
 }
 
+TEST_F(StreamTest, WhatIsNotResumableIsNotKept) {
+  script_->decoder_step_us = 1000;
+  answer_endlessly();
+  start();
+  WebSocket first(port());
+  open(first);
+  const std::string message = create("resp_0001", R"("max_tokens":4000)", R"("resumable":false)");
+  first.send(message);
+  read_until(first, "response.content.delta");
+  WebSocket second(port());
+  open(second);
+  second.send(R"({"type":"response.resume","response_id":"resp_0001","last_seq":0})");
+  EXPECT_EQ(read_event(second)["error"]["code"], "resume_gap");
+  // A retry of the request goes on as before: it asks for nothing that is gone.
+  first.send(message);
+  first.send(R"({"type":"ping","nonce":"n"})");
+  for (const Json& event : read_until(first, "pong")) EXPECT_NE(event["type"], "error") << event;
+}
+
 TEST_F(StreamTest, ALostResponseIsResumedWithoutAGap) {
   script_->decoder_step_us = 2000;
   std::string text;
