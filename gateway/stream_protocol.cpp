@@ -73,6 +73,7 @@ void StreamProtocol::on_message(Result<Json> parsed, std::shared_ptr<BodyLease> 
   if (type == "response.cancel") return cancel(message, event_id);
   if (type == "response.resume") return resume(message, event_id);
   if (type == "response.ack") return acknowledge(message, event_id);
+  if (type == "response.credit") return grant(message, event_id);
   if (type == "ping") {
     const auto nonce = message.find("nonce");
     std::string pong = R"({"type":"pong","event_id":)" + json_string(new_event_id());
@@ -82,12 +83,14 @@ void StreamProtocol::on_message(Result<Json> parsed, std::shared_ptr<BodyLease> 
     }
     return send(pong + '}');
   }
-  if (type == "response.credit" || type == "session.update") {
+  if (type == "session.update") {
     return refuse(make_error(Errc::unsupported, "type: this server does not take " + type),
                   event_id);
   }
-  malformed("type: must be response.create, response.cancel, response.resume, response.ack or ping",
-            event_id);
+  malformed(
+      "type: must be response.create, response.cancel, response.resume, response.ack, "
+      "response.credit or ping",
+      event_id);
 }
 
 void StreamProtocol::malformed(const std::string& problem, const std::string& event_id) {
@@ -111,9 +114,7 @@ void StreamProtocol::create(Json& message, const std::string& event_id,
   if (fields.find("response_id") != nullptr && !is_response_id(setup.response_id)) {
     fields.complain("response_id", "must match [A-Za-z0-9_-]{8,64}");
   }
-  if (fields.find("credits") != nullptr) {
-    fields.absorb(make_error(Errc::unsupported, "credits: not supported; read slower instead"));
-  }
+  fields.integer("credits", 1, kMaxCredits, setup.credits);
   const std::string given_id = is_response_id(setup.response_id) ? setup.response_id : "";
   if (!fields.status()) return refuse(fields.status().error(), event_id, given_id);
   if (stopping_ || context_.stopping) {
@@ -235,6 +236,23 @@ void StreamProtocol::acknowledge(const Json& message, const std::string& event_i
   if (const auto response = named_response(message, event_id)) {
     response->post([seq](StreamResponse& r) { r.acknowledge(seq); });
   }
+}
+
+void StreamProtocol::grant(const Json& message, const std::string& event_id) {
+  FieldReader fields(message);
+  int64_t add = 0;
+  if (fields.find("add") == nullptr) fields.complain("add", "is missing");
+  fields.integer("add", 1, kMaxCredits, add);
+  if (!fields.status()) return refuse(fields.status().error(), event_id);
+  const std::string id = text_of(message, "response_id");
+  const auto attached = attached_.find(id);
+  if (attached != attached_.end()) {
+    return attached->second->post([add](StreamResponse& r) { r.grant(add); });
+  }
+  // That of an answer which has just ended is late, not wrong.
+  if (context_.streams->find(key_, id)) return;
+  send(protocol_error("response_not_found", "no such response runs on this connection", event_id,
+                      id_field(id)));
 }
 
 // --- the connection --------------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ class StreamProtocol : public std::enable_shared_from_this<StreamProtocol> {
   void cancel(const Json& message, const std::string& event_id);
   void resume(const Json& message, const std::string& event_id);
   void acknowledge(const Json& message, const std::string& event_id);
+  void grant(const Json& message, const std::string& event_id);
   void malformed(const std::string& problem, const std::string& event_id);
   void attach(const std::shared_ptr<StreamResponse>& response, StreamClaim claim);
   void attach_again(const std::shared_ptr<StreamResponse>& response,

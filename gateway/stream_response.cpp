@@ -1,5 +1,6 @@
 #include "gateway/stream_response.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
 #include <random>
@@ -58,6 +59,8 @@ StreamResponse::StreamResponse(GatewayContext& context, boost::asio::any_io_exec
       // Who will not come back needs only the numbers.
       log_(setup_.resumable ? context.options.stream.replay_max_bytes : 0),
       tokenizer_(context.card.tokenizer),
+      credits_(setup_.credits),
+      limited_(setup_.credits > 0),
       timer_(executor_) {}
 
 void StreamResponse::start(PreparedRequest request, KeyUse use) {
@@ -84,7 +87,7 @@ void StreamResponse::cancel() {
 void StreamResponse::detach(const FrameTarget* target, bool client_closed) {
   if (target_.get() != target) return;  // it has moved on already
   target_.reset();
-  if (ended_) return;
+  if (ended_) return lift_credits();
   if (client_closed || !setup_.resumable) {
     setup_.resumable = false;
     client_gone_ = true;
@@ -140,10 +143,15 @@ void StreamResponse::attach(StreamClaim claim) {
   for (int64_t seq = claim.last_seq + 1; seq < log_.next_seq(); ++seq) {
     claim.target->send(log_.event(seq));
   }
-  if (ended_) return claim.target->response_left(id());  // kept for its time, the connection is not
+  if (settled_)
+    return claim.target->response_left(id());  // kept for its time, the connection is not
   target_ = std::move(claim.target);
-  timer_.cancel();
   context_.detached->remove(*this);
+  if (!ended_) timer_.cancel();
+  if (limited_) {
+    credits_ = setup_.credits - (log_.next_seq() - 1 - claim.last_seq);
+    on_batch_end();
+  }
   if (generation_) generation_->set_wanted(true);
 }
 
@@ -158,6 +166,7 @@ void StreamResponse::expire_after(std::chrono::milliseconds time) {
   timer_.async_wait([self = shared_from_this()](boost::system::error_code error) {
     if (error) return;
     if (!self->ended_) return self->give_up();
+    if (!self->settled_) return self->lift_credits();
     self->context_.streams->remove(*self);
   });
 }
@@ -210,7 +219,14 @@ void StreamResponse::on_replay() { add("response.progress", text_field("stage", 
 void StreamResponse::on_piece(int64_t index, const TextPiece& piece) {
   Choice& choice = choices_[static_cast<size_t>(index)];
   choice.tokens.insert(choice.tokens.end(), piece.tokens.begin(), piece.tokens.end());
-  for (const model::OutputSegment& segment : piece.segments) add_segment(index, segment);
+  for (const model::OutputSegment& segment : piece.segments) {
+    held_bytes_ += static_cast<int64_t>(segment.text.size());
+    add_segment(index, segment);
+  }
+  for (const TokenReport& report : piece.tokens) {
+    held_bytes_ +=
+        static_cast<int64_t>(sizeof report + report.token.top.size() * sizeof report.token.top[0]);
+  }
 }
 
 void StreamResponse::add_segment(int64_t index, const model::OutputSegment& segment) {
@@ -272,13 +288,24 @@ void StreamResponse::on_end(EndStatus status, const Usage& usage,
     problem = http_error(499, "the client left");
     problem->type = "client_gone";
   }
+  if (status == EndStatus::cancelled && too_slow_) {
+    shown = "failed";
+    problem = http_error(499, "too much waited for credits");
+    problem->type = "client_too_slow";
+  }
   std::string fields = text_field("status", shown) + field("usage", usage_json(usage));
   if (problem) fields += field("error", error_object(*problem));
   add("response.done", std::move(fields));
   ended_ = true;
-  flush();
   generation_.reset();
   context_.detached->remove(*this);
+  if (!target_) limited_ = false;  // nobody is there whom it could be too much for
+  flush();
+  if (!settled_) expire_after(context_.options.stream.detach_grace);
+}
+
+void StreamResponse::settle() {
+  if (std::exchange(settled_, true)) return;
   // The response stays for its time to live, its connection must not.
   if (const auto target = std::exchange(target_, nullptr)) target->response_left(id());
   if (setup_.resumable && context_.options.stream.replay_ttl.count() > 0) {
@@ -293,11 +320,33 @@ void StreamResponse::on_batch_end() {
   // A reader that lags gets fewer, longer deltas: they merge until its socket has taken the rest.
   const bool lagging =
       target_ && target_->unsent_bytes() > context_.options.stream.merge_unsent_bytes;
-  if (!lagging) flush();
+  if (!lagging || ended_) flush();
+  const bool too_much = limited_ && held_bytes_ > context_.options.stream.replay_max_bytes;
+  if (!too_much || ended_ || std::exchange(too_slow_, true)) return;
+  context_.metrics.count_slow_reader();
+  cancel();
 }
 
 void StreamResponse::flush() {
-  for (const Pending& pending : std::exchange(pending_, {})) emit(pending);
+  while (!pending_.empty() && (!limited_ || credits_ > 0)) {
+    const Pending event = std::move(pending_.front());
+    pending_.pop_front();
+    if (limited_) --credits_;
+    emit(event);
+  }
+  if (!pending_.empty()) return;
+  held_bytes_ = 0;
+  if (ended_) settle();
+}
+
+void StreamResponse::grant(int64_t add) {
+  credits_ += std::min(add, kMaxCredits - std::min(credits_, kMaxCredits));
+  on_batch_end();
+}
+
+void StreamResponse::lift_credits() {
+  limited_ = false;
+  flush();
 }
 
 void StreamResponse::emit(const Pending& pending) {

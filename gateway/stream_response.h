@@ -17,12 +17,15 @@
 
 namespace cedar::gateway {
 
+constexpr int64_t kMaxCredits = 1000000;
+
 struct StreamResponseSetup {
   std::string response_id;
   const KeyAccount* owner =
       nullptr;                  // the only one who may resume; null where no keys are asked for
   std::string client_event_id;  // empty: none
   bool resumable = true;
+  int64_t credits = 0;          // events that may be on their way; 0: no bound of the client's
   uint64_t request_digest = 0;  // equal for equal requests
 };
 
@@ -53,6 +56,8 @@ class StreamResponse final : public GenerationObserver,
   void attach(StreamClaim claim);
   /// Cancels if nobody has come back.
   void give_up();
+  /// The client takes `add` more events.
+  void grant(int64_t add);
   void acknowledge(int64_t seq) { log_.acknowledge(seq); }
   /// The target has sent what it had: merged deltas may follow.
   void on_writable() { flush(); }
@@ -100,7 +105,12 @@ class StreamResponse final : public GenerationObserver,
   void close_text(int64_t index);
   /// The error event that answers a claim; empty: granted.
   std::string refusal(const StreamClaim& claim) const;
+  /// Numbers and sends what waits, as far as the credits reach.
   void flush();
+  /// The last event has its number: the response is kept for resuming, or forgotten.
+  void settle();
+  /// The client's credits do not count any more.
+  void lift_credits();
   void emit(const Pending& pending);
   void expire_after(std::chrono::milliseconds time);
 
@@ -115,7 +125,12 @@ class StreamResponse final : public GenerationObserver,
   std::shared_ptr<const model::Tokenizer> tokenizer_;
   bool send_token_ids_ = false;
   bool send_logprobs_ = false;
-  bool ended_ = false;
+  int64_t credits_ = 0;     // below zero after a resume that brought more than they allow
+  bool limited_ = false;    // by credits
+  int64_t held_bytes_ = 0;  // of what waits for credits, about
+  bool too_slow_ = false;   // cancelled because too much waited
+  bool ended_ = false;      // nothing more is made
+  bool settled_ = false;
   bool client_gone_ = false;  // cancelled because nobody came back
   std::chrono::steady_clock::time_point last_queued_;
   std::chrono::steady_clock::time_point last_progress_;

@@ -142,7 +142,7 @@ TEST_F(OwnershipTest, RefusedCreatesAndResumesAreAnsweredByName) {
   open(socket);
   socket.send(create("resp_0001", R"("temperature":9)"));
   EXPECT_EQ(read_event(socket)["response_id"], "resp_0001");
-  socket.send(create("resp_0001", {}, R"("credits":1)"));
+  socket.send(create("resp_0001", {}, R"("credits":0)"));
   EXPECT_EQ(read_event(socket)["response_id"], "resp_0001");
   socket.send(create("resp_0001"));
   const auto last = read_until(socket, "response.done").back()["seq"].get<int64_t>();

@@ -183,7 +183,7 @@ TEST_F(StreamTest, BadMessagesAreErrorsAndTheSocketStaysOpen) {
   expect_error(R"({"type":"response.create","request":{"messages":[]}})", "messages");
   expect_error(create("resp_0001", R"("temperature":"x")"), "temperature");
   expect_error(create("resp_0001", R"("max_tokens":1000000)"), "max_tokens");
-  expect_error(create("resp_0001", {}, R"("credits":5)"), "credits");
+  expect_error(create("resp_0001", {}, R"("credits":"x")"), "credits");
   expect_error(R"({"type":"response.resume","response_id":"resp_none"})", "");
   expect_error(R"({"type":"response.resume","response_id":"resp_none","last_seq":-1})", "last_seq");
   expect_error(R"({"type":"session.update"})", "type");
