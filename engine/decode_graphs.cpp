@@ -89,11 +89,13 @@ Result<const float*> DecodeGraphs::run(const Inputs& inputs, const Engram& engra
     if (plan.id == model_.plan.boundary) shared = SharedAttention();
     const StepBatch& batch = decoder ? inputs.decoder : inputs.encoder;
     if (plan.has_engram) {
+      CEDAR_CHECK_OK(close_sublayer(ctx_, state));
       CEDAR_CHECK_OK(engram(plan.id));
       CEDAR_CHECK_OK(forward_.add_engram(plan.id, batch, inputs.engram.at(plan.id), state.x));
     }
-    CEDAR_CHECK_OK(forward_.layer(plan.id, batch, shared, state));
+    CEDAR_CHECK_OK(forward_.open_layer(plan.id, batch, shared, state));
   }
+  CEDAR_CHECK_OK(close_sublayer(ctx_, state));
   CEDAR_TRY(const float* logits, forward_.logits(state, inputs.rows, inputs.encoder.rows));
   return logits;
 }

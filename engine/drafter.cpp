@@ -93,7 +93,7 @@ Status Drafter::run_stages(const Rows& rows, StreamState& state) {
   const model::ModelConfig& config = model_.config;
   for (size_t stage = 0; stage < model_.drafter->stages.size(); ++stage) {
     const LayerWeights& w = model_.drafter->stages[stage];
-    const auto attention = [&](const Bf16* u, Bf16* y) -> Status {
+    const auto attention = [&](const SublayerInput& input, SublayerEnd& end) -> Status {
       AttendInput in;
       in.inv_freq = model_.inv_freq_window.as<float>();
       in.positions = rows.positions;
@@ -101,14 +101,14 @@ Status Drafter::run_stages(const Rows& rows, StreamState& state) {
       in.rings = store_.extra_rings(static_cast<int64_t>(stage));
       in.spans = rows.spans;
       CEDAR_TRY(const Projections projections,
-                project(ctx_, config, w, u, rows.positions, in.inv_freq, rows.count));
+                project(ctx_, config, w, input, rows.positions, in.inv_freq, rows.count));
       in.projections = &projections;
-      return attend(ctx_, config, w, in, y);
+      return attend(ctx_, config, w, in, end.y);
     };
-    const auto experts = [&](const Bf16* u, Bf16* y) -> Status {
+    const auto experts = [&](const SublayerInput& input, SublayerEnd& end) -> Status {
       CEDAR_TRY([[maybe_unused]] const RoutedExperts routed,
-                feed_forward(ctx_, config, w, config.dspark_num_experts_per_tok, nullptr, u,
-                             rows.count, y));
+                feed_forward(ctx_, config, w, config.dspark_num_experts_per_tok, nullptr, input,
+                             rows.count, end));
       return {};
     };
     CEDAR_CHECK_OK(

@@ -68,8 +68,12 @@ Status Forward::run_layers(LayerId first, LayerId last, const StepBatch& batch,
                            SharedAttention& shared, StreamState& state, Bf16* main_hidden) {
   const auto& targets = model_.config.dspark_target_layer_ids;
   for (LayerId id = first; id < last; ++id) {
-    if (plan(id).has_engram) CEDAR_CHECK_OK(engram(id, batch, state.x));
+    if (plan(id).has_engram) {
+      CEDAR_CHECK_OK(close_sublayer(ctx_, state));
+      CEDAR_CHECK_OK(engram(id, batch, state.x));
+    }
     if (main_hidden != nullptr && plan(id).is_draft_target) {
+      CEDAR_CHECK_OK(close_sublayer(ctx_, state));
       const auto part = std::find(targets.begin(), targets.end(), id) - targets.begin();
       kernels::HcMeanParams mean;
       mean.x = state.x;
@@ -80,21 +84,33 @@ Status Forward::run_layers(LayerId first, LayerId last, const StepBatch& batch,
       mean.d = model_.config.hidden_size;
       CEDAR_CHECK_OK(kernels::hc_mean(ctx_, mean));
     }
-    CEDAR_CHECK_OK(layer(id, batch, shared, state));
+    CEDAR_CHECK_OK(open_layer(id, batch, shared, state));
   }
-  return {};
+  return close_sublayer(ctx_, state);
 }
 
 Status Forward::layer(LayerId id, const StepBatch& batch, SharedAttention& shared,
                       StreamState& state) {
+  CEDAR_CHECK_OK(open_layer(id, batch, shared, state));
+  return close_sublayer(ctx_, state);
+}
+
+Status Forward::open_layer(LayerId id, const StepBatch& batch, SharedAttention& shared,
+                           StreamState& state) {
   const LayerWeights& w = weights(id);
   const SelectionStorage storage = reserve_selection(ctx_, model_.config, plan(id), batch);
-  CEDAR_CHECK_OK(run_sublayer(
-      ctx_, model_.config, w.hc_attn, w.attn_norm, state, batch.rows,
-      [&](const Bf16* u, Bf16* y) { return attend_layer(id, batch, shared, storage, u, y); }));
-  CEDAR_CHECK_OK(run_sublayer(ctx_, model_.config, w.hc_ffn, w.ffn_norm, state, batch.rows,
-                              [&](const Bf16* u, Bf16* y) { return ffn(id, batch, u, y); }));
+  const auto attention = [&](const SublayerInput& in, SublayerEnd& end) {
+    return attend_layer(id, batch, shared, storage, in, end);
+  };
+  const auto experts = [&](const SublayerInput& in, SublayerEnd& end) {
+    return route_layer(id, batch, in, end);
+  };
+  CEDAR_CHECK_OK(run_sublayer(ctx_, model_.config, w.hc_attn, w.attn_norm, state, batch.rows,
+                              attention, true));
+  CEDAR_CHECK_OK(
+      run_sublayer(ctx_, model_.config, w.hc_ffn, w.ffn_norm, state, batch.rows, experts, true));
   if (observer_ == nullptr) return {};
+  CEDAR_CHECK_OK(close_sublayer(ctx_, state));
   const int64_t copies = model_.config.hc_mult;
   CEDAR_TRY(const auto x,
             HostValues<Bf16>::read(ctx_, state.x, batch.rows * copies * model_.config.hidden_size));
@@ -105,12 +121,18 @@ Status Forward::layer(LayerId id, const StepBatch& batch, SharedAttention& share
 
 Status Forward::attention(LayerId id, const StepBatch& batch, SharedAttention& shared,
                           const Bf16* u, Bf16* y) {
-  return attend_layer(id, batch, shared, reserve_selection(ctx_, model_.config, plan(id), batch), u,
-                      y);
+  SublayerInput in;
+  in.u = u;
+  SublayerEnd end;
+  end.y = y;
+  CEDAR_CHECK_OK(attend_layer(id, batch, shared,
+                              reserve_selection(ctx_, model_.config, plan(id), batch), in, end));
+  return kernels::ring_write(ctx_, end.ring);
 }
 
 Status Forward::attend_layer(LayerId id, const StepBatch& batch, SharedAttention& shared,
-                             const SelectionStorage& storage, const Bf16* u, Bf16* y) {
+                             const SelectionStorage& storage, const SublayerInput& input,
+                             SublayerEnd& end) {
   const model::LayerPlan& layer_plan = plan(id);
   const LayerWeights& w = weights(id);
   const bool window_only = layer_plan.mode == model::LayerMode::window_only;
@@ -120,14 +142,14 @@ Status Forward::attend_layer(LayerId id, const StepBatch& batch, SharedAttention
   in.rows = batch.rows;
   in.rings = store_.rings(id);
   in.spans = batch.spans;
-  CEDAR_TRY(const Projections projections,
-            project(ctx_, model_.config, w, u, batch.positions, in.inv_freq, batch.rows));
+  CEDAR_TRY(const Projections projections, project(ctx_, model_.config, w, input, batch.positions,
+                                                   in.inv_freq, batch.rows, end.window_rows));
   in.projections = &projections;
 
   if (!window_only) {
     if (layer_plan.writes_kv()) {
       const SharedKv own = source_rows(model_.plan.source_index(id), batch);
-      CEDAR_CHECK_OK(write_global(layer_plan, batch, own, u));
+      CEDAR_CHECK_OK(write_global(layer_plan, batch, own, input.u));
       shared.publish(id, own);
     }
     CEDAR_TRY(const SharedKv kv, shared.kv(id, *layer_plan.kv_source));
@@ -136,7 +158,7 @@ Status Forward::attend_layer(LayerId id, const StepBatch& batch, SharedAttention
       select.plan = &layer_plan;
       select.weights = &w;
       select.batch = &batch;
-      select.u = u;
+      select.u = input.u;
       select.qr = projections.qr;
       select.kv = kv;
       select.keys = index_keys(layer_plan, batch, kv);
@@ -150,15 +172,15 @@ Status Forward::attend_layer(LayerId id, const StepBatch& batch, SharedAttention
     in.global.rows = kv.main;
     in.global.sequences = batch.row_sequence;
   }
-  CEDAR_CHECK_OK(attend(ctx_, model_.config, w, in, y));
+  CEDAR_CHECK_OK(attend(ctx_, model_.config, w, in, end.y));
 
-  kernels::RingWriteParams keep;
+  kernels::RingWriteParams& keep = end.ring;
   keep.rings = in.rings;
   keep.chunk_rows = projections.window_rows;
   keep.slots = batch.ring_slots;
   keep.positions = batch.positions;
   keep.rows = batch.rows;
-  return kernels::ring_write(ctx_, keep);
+  return {};
 }
 
 SharedKv Forward::source_rows(int64_t source, const StepBatch& batch) {
@@ -279,9 +301,18 @@ Status Forward::write_rows(const LayerWeights& w, const SharedKv& kv, const Bf16
 }
 
 Status Forward::ffn(LayerId id, const StepBatch& batch, const Bf16* u, Bf16* y) {
+  SublayerInput in;
+  in.u = u;
+  SublayerEnd end;
+  end.y = y;
+  return route_layer(id, batch, in, end);
+}
+
+Status Forward::route_layer(LayerId id, const StepBatch& batch, const SublayerInput& in,
+                            SublayerEnd& end) {
   CEDAR_TRY(const RoutedExperts routed,
             feed_forward(ctx_, model_.config, weights(id), model_.config.num_experts_per_tok,
-                         batch.image_mask, u, batch.rows, y));
+                         batch.image_mask, in, batch.rows, end));
   if (observer_ == nullptr) return {};
   const int64_t top = model_.config.num_experts_per_tok;
   CEDAR_TRY(const auto experts, HostValues<int32_t>::read(ctx_, routed.experts, batch.rows * top));

@@ -55,6 +55,9 @@ class Forward {
   /// y = MoE of u (after its norm).
   Status ffn(LayerId layer, const StepBatch& batch, const Bf16* u, Bf16* y);
   Status layer(LayerId layer, const StepBatch& batch, SharedAttention& shared, StreamState& state);
+  /// A layer whose end may be left to the next one; close_sublayer(state) before anything else reads its x.
+  Status open_layer(LayerId layer, const StepBatch& batch, SharedAttention& shared,
+                    StreamState& state);
 
  private:
   const model::LayerPlan& plan(LayerId layer) const {
@@ -62,7 +65,9 @@ class Forward {
   }
   const LayerWeights& weights(LayerId layer) const;
   Status attend_layer(LayerId layer, const StepBatch& batch, SharedAttention& shared,
-                      const SelectionStorage& storage, const Bf16* u, Bf16* y);
+                      const SelectionStorage& storage, const SublayerInput& in, SublayerEnd& end);
+  Status route_layer(LayerId layer, const StepBatch& batch, const SublayerInput& in,
+                     SublayerEnd& end);
   kernels::PagedRows index_keys(const model::LayerPlan& plan, const StepBatch& batch,
                                 const SharedKv& kv);
   SharedKv source_rows(int64_t source, const StepBatch& batch);

@@ -6,6 +6,7 @@
 
 #include "core/device_memory.h"
 #include "kernels/cpu/attention_ops.h"
+#include "kernels/query_window.h"
 #if defined(CEDAR_HAVE_CUDA)
 #include "kernels/cuda/attention_ops.h"
 #define CEDAR_ON_CUDA(operation) cuda::operation
@@ -260,7 +261,7 @@ Status check(const HcPreParams& p) {
 
 Status check(const HcPostParams& p) {
   return hyper_connection("hc_post", p.copies, p.d, p.x)
-      .present("y", p.y)
+      .present("y or slots", p.slots != nullptr ? p.slots->out : p.y)
       .present("post", p.post)
       .present("mix", p.mix)
       .present("x_out", p.x_out)
@@ -382,6 +383,26 @@ Status rope(KernelContext& ctx, const RopeParams& p) {
 Status kv_write(KernelContext& ctx, const KvWriteParams& p) {
   return run("kv_write", ctx, p, p.rows, check(p), cpu::kv_write, CEDAR_ON_CUDA(kv_write));
 }
+Status query_window_on_cpu(KernelContext& ctx, const QueryWindowParams& p) {
+  CEDAR_CHECK_OK(rms_norm(ctx, p.norm));
+  QuantizeQ8Params q;
+  q.x = p.norm.y;
+  q.x_stride = p.norm.y_stride;
+  q.out = p.quantised;
+  q.rows = p.norm.rows;
+  q.columns = p.norm.columns;
+  CEDAR_CHECK_OK(quantize_q8(ctx, q));
+  return kv_write(ctx, p.window);
+}
+Status query_window(KernelContext& ctx, const QueryWindowParams& p) {
+  CEDAR_CHECK_OK(check(p.norm));
+  CEDAR_CHECK_OK(Checks("query_window")
+                     .multiple_of("norm.columns", p.norm.columns, kQ8Group)
+                     .present("window.dense", p.window.dense)
+                     .status());
+  return run("query_window", ctx, p, p.norm.rows, check(p.window), query_window_on_cpu,
+             CEDAR_ON_CUDA(query_window));
+}
 Status ring_write(KernelContext& ctx, const RingWriteParams& p) {
   return run("ring_write", ctx, p, p.rows, check(p), cpu::ring_write, CEDAR_ON_CUDA(ring_write));
 }
@@ -407,14 +428,28 @@ Status candidate_blocks(KernelContext& ctx, const CandidateBlocksParams& p) {
              CEDAR_ON_CUDA(candidate_blocks));
 }
 Status sparse_attention(KernelContext& ctx, const SparseAttentionParams& p) {
+  if (p.rotate_q && (ctx.device.kind == DeviceKind::cpu || p.inv_freq == nullptr)) {
+    return make_error(Errc::unsupported,
+                      "sparse_attention: rotate_q on the CPU or without inv_freq");
+  }
   return run("sparse_attention", ctx, p, p.rows, check(p), cpu::sparse_attention,
              CEDAR_ON_CUDA(sparse_attention));
 }
-Status hc_pre(KernelContext& ctx, const HcPreParams& p) {
-  return run("hc_pre", ctx, p, p.rows, check(p), cpu::hc_pre, CEDAR_ON_CUDA(hc_pre));
-}
 Status hc_post(KernelContext& ctx, const HcPostParams& p) {
+  if (p.ring != nullptr) CEDAR_CHECK_OK(check(*p.ring));
+  if (ctx.device.kind == DeviceKind::cpu) {
+    if (p.slots != nullptr) return make_error(Errc::unsupported, "hc_post: slots on the CPU");
+    if (p.ring != nullptr) CEDAR_CHECK_OK(ring_write(ctx, *p.ring));
+  }
   return run("hc_post", ctx, p, p.rows, check(p), cpu::hc_post, CEDAR_ON_CUDA(hc_post));
+}
+Status hc_pre(KernelContext& ctx, const HcPreParams& p) {
+  if (p.after != nullptr) {
+    CEDAR_CHECK_OK(check(*p.after));
+    CEDAR_CHECK_OK(Checks("hc_pre").at_least("after->x_out", p.after->x_out == p.x, 1).status());
+    if (ctx.device.kind == DeviceKind::cpu) CEDAR_CHECK_OK(hc_post(ctx, *p.after));
+  }
+  return run("hc_pre", ctx, p, p.rows, check(p), cpu::hc_pre, CEDAR_ON_CUDA(hc_pre));
 }
 Status hc_collapse(KernelContext& ctx, const HcCollapseParams& p) {
   return run("hc_collapse", ctx, p, p.rows, check(p), cpu::hc_collapse, CEDAR_ON_CUDA(hc_collapse));

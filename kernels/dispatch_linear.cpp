@@ -56,7 +56,14 @@ Status check(const QuantizeQ8Params& p) {
     return invalid(kOp, "x_stride", "at least " + std::to_string(p.columns), p.x_stride);
   }
   if (p.rows == 0) return {};
+  if (p.out.values != nullptr && p.out.codes == nullptr) return require(kOp, {{"x", p.x}});
   return require(kOp, {{"x", p.x}, {"out.codes", p.out.codes}, {"out.scales", p.out.scales}});
+}
+
+/// On a GPU values alone will do.
+Status require_q8(const char* operation, const Q8Rows& q) {
+  if (q.values != nullptr) return {};
+  return require(operation, {{"xq.codes", q.codes}, {"xq.scales", q.scales}});
 }
 
 Status check(std::span<const WeightView> stacked) {
@@ -104,9 +111,22 @@ Status check(const LinearParams& p) {
                       p.x_stride % 8 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0;
     if (!fits) return invalid(kOp, "groups", "1 for this weight and x", p.groups);
   }
+  if (p.also != nullptr) {
+    const bool alike = quantised(p.weight->format) && p.also->format == p.weight->format &&
+                       p.also->in == p.weight->in && p.weight->out % 64 == 0;
+    if (!alike)
+      return invalid(kOp, "also.out", "of a weight with the same format and inputs", p.also->out);
+    CEDAR_CHECK_OK(require(kOp, {{"also_y", p.also_y}}));
+  }
+  if (p.quantised_y &&
+      (p.y_dtype != DType::bf16 || p.weight->out % kQ8Group != 0 || p.also != nullptr)) {
+    return invalid(kOp, "out of a quantised y", "a multiple of 32, of one bf16 weight",
+                   p.weight->out);
+  }
   if (p.rows == 0) return {};
   if (quantised(p.weight->format)) {
-    return require(kOp, {{"xq.codes", p.xq.codes}, {"xq.scales", p.xq.scales}, {"y", p.y}});
+    CEDAR_CHECK_OK(require_q8(kOp, p.xq));
+    return require(kOp, {{"y", p.y}});
   }
   return require(kOp, {{"x", p.x}, {"y", p.y}});
 }
@@ -161,12 +181,10 @@ Status check(const MoeExpertsParams& p) {
                       "moe_experts: clamp must be positive, got " + std::to_string(p.clamp));
   }
   if (p.rows == 0) return {};
-  CEDAR_CHECK_OK(require(kOp, {{"xq.codes", p.xq.codes},
-                               {"xq.scales", p.xq.scales},
-                               {"y", p.y},
-                               {"experts", p.experts},
-                               {"weights", p.weights}}));
-  return {};
+  if (p.slots == nullptr) CEDAR_CHECK_OK(require(kOp, {{"y", p.y}}));
+  CEDAR_CHECK_OK(require_q8(kOp, p.xq));
+  if (p.route != nullptr) return check(*p.route);
+  return require(kOp, {{"experts", p.experts}, {"weights", p.weights}});
 }
 
 /// Where the host can read them: every chosen expert exists and fits.
@@ -198,6 +216,9 @@ Status run(const char* operation, KernelContext& ctx, const Params& p,
 }
 
 Status moe_experts_on_cpu(KernelContext& ctx, const MoeExpertsParams& p) {
+  if (p.route != nullptr || p.slots != nullptr) {
+    return make_error(Errc::unsupported, "moe_experts: route and slots on the CPU");
+  }
   CEDAR_CHECK_OK(check_chosen(p));
   return cpu::moe_experts(ctx, p);
 }
@@ -232,8 +253,8 @@ Result<PackedWeight> pack_weight(KernelContext& ctx, std::span<const WeightView>
 }
 
 Status linear(KernelContext& ctx, const LinearParams& p) {
-  if (p.groups != 1 && ctx.device.kind == DeviceKind::cpu) {
-    return make_error(Errc::unsupported, "linear: groups on the CPU");
+  if (ctx.device.kind == DeviceKind::cpu && (p.groups != 1 || p.also != nullptr || p.quantised_y)) {
+    return make_error(Errc::unsupported, "linear: groups, also and quantised_y on the CPU");
   }
   return run("linear", ctx, p, cpu::linear, CEDAR_ON_CUDA(linear));
 }

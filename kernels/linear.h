@@ -26,6 +26,13 @@ struct LinearParams {
   // A block-diagonal weight: the outputs of block g of out / groups read inputs [g * in, (g + 1) * in) of a row of x.
   // Other than 1: bf16 on CUDA, in a multiple of 64, out / groups one of 128, x on 16 bytes, x_stride a multiple of 8.
   int64_t groups = 1;
+  // CUDA, coded formats: a second weight of the same format and inputs in the same launch, where weight->out is a multiple
+  // of 64. Its sums are split as those of both together: other bits than alone.
+  const PackedWeight* also = nullptr;
+  void* also_y = nullptr;  // [rows, also_stride], y's dtype
+  int64_t also_stride = 0;
+  // CUDA: y gets the values of the Q8 codes of its rows (Q8Rows::values): the next linear's input. y_stride: out.
+  bool quantised_y = false;
 };
 Status linear(KernelContext& ctx, const LinearParams& p);
 

@@ -40,6 +40,15 @@ struct ExpertTable {
 Result<ExpertTable> expert_table(KernelContext& ctx, std::span<const ExpertWeights> routed,
                                  const ExpertWeights* shared);
 
+/// What moe_experts() leaves to be summed: bf16(sum over a row's entries of row_slots of the rows of `out`, then of the shared
+/// expert's row).
+struct SlotSum {
+  Bf16* out = nullptr;           // [rows * (top + shared), d]; the shared expert's rows come last
+  int32_t* row_slots = nullptr;  // [rows, top]; -1: none
+  int64_t rows = 0, top = 0;
+  bool shared = false;
+};
+
 /// y = bf16( sum over the chosen experts, increasing id, of w2(bf16(silu(g) * u * weight)) + shared(x) ) with
 /// g = min(w1 x, clamp), u = clamp(w3 x, -clamp, clamp), every linear's output rounded to bf16.
 struct MoeExpertsParams {
@@ -54,6 +63,10 @@ struct MoeExpertsParams {
   float clamp = 0;
   Bf16* y = nullptr;  // [rows, d]
   int64_t rows = 0, d = 0, top = 0;
+  /// CUDA: chooses the experts first, into route->experts and route->weights; `experts` and `weights` are not read.
+  const MoeGateParams* route = nullptr;
+  /// CUDA: instead of y. `out` and `row_slots` are the caller's memory.
+  const SlotSum* slots = nullptr;
 };
 Status moe_experts(KernelContext& ctx, const MoeExpertsParams& p);
 

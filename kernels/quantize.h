@@ -32,7 +32,8 @@ constexpr int64_t packed_row_bytes(RowFormat format, int64_t columns) {
 struct Q8Rows {
   uint8_t* codes = nullptr;   // [rows, columns] E4M3
   uint8_t* scales = nullptr;  // [rows, columns / 32] E8M0
-  /// CUDA: [rows, columns] code * scale, exact; what its linears multiply. Null: they make it for the call.
+  /// CUDA: [rows, columns] code * scale, exact; what its linears multiply. Null: they make it for the call. Where they are
+  /// set, codes and scales may be null there: nothing reads them.
   Bf16* values = nullptr;
 };
 

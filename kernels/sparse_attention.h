@@ -13,7 +13,9 @@
 namespace cedar::kernels {
 
 struct SparseAttentionParams {
-  const Bf16* q = nullptr;      // [rows, heads, head_dim], already rotated
+  Bf16* q = nullptr;  // [rows, heads, head_dim], already rotated; read only, but:
+  /// CUDA: q is still to be rotated by inv_freq, positions and rotary_dim, in place or on the way.
+  bool rotate_q = false;
   const float* sink = nullptr;  // [heads]
   float scale = 0;              // head_dim^-0.5
 

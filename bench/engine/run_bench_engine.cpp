@@ -16,6 +16,7 @@
 #include "bench/kernels/cuda_measure.h"
 #include "bench/support/report.h"
 #include "engine/engine.h"
+#include "engine/layer_launches.h"
 #include "engine/runtime.h"
 #include "engine/step_bytes.h"
 
@@ -75,6 +76,7 @@ struct Rates {
   double prefill_s = 0;  // until the last prompt row, all sequences
   double first_token_s = 0;
   std::vector<double> step_s;  // decode steps with every sequence in the batch
+  std::vector<TokenId> first;  // the first sequence's tokens: the same in every batch
 };
 
 Result<Rates> run_once(std::shared_ptr<const engine::LoadedModel> model, const Options& options,
@@ -116,6 +118,7 @@ Result<Rates> run_once(std::shared_ptr<const engine::LoadedModel> model, const O
     CEDAR_TRY(const auto events, decode->step());
     for (const engine::TokenEvent& event : events) {
       if (event.error) return *event.error;
+      if (event.id == RequestId(0)) rates.first.push_back(event.token.token);
     }
     if (rates.first_token_s == 0 && !events.empty()) rates.first_token_s = seconds_since(begin);
     const engine::StepStats stats = decode->last_step();
@@ -123,6 +126,27 @@ Result<Rates> run_once(std::shared_ptr<const engine::LoadedModel> model, const O
   }
   std::sort(rates.step_s.begin(), rates.step_s.end());
   return rates;
+}
+
+/// Launches of the first layer that reads another's top-k list, in decode and in a prompt.
+Status report_launches(const std::shared_ptr<const engine::LoadedModel>& model,
+                       const engine::EngineOptions& settings, nlohmann::ordered_json& report) {
+  for (const model::LayerPlan& plan : model->plan.layers) {
+    if (plan.mode != model::LayerMode::reuse || plan.has_engram) continue;
+    nlohmann::ordered_json entry;
+    entry["device"] = to_string(settings.device);
+    for (const int64_t rows : {1, 64, 4096}) {
+      CEDAR_TRY(const int64_t launches,
+                engine::count_layer_launches(model, settings, plan.id, rows, rows < 4096));
+      std::printf("layer %d (reuse), %s of %ld rows: %ld launches\n", static_cast<int>(plan.id),
+                  rows < 4096 ? "decode" : "prompt", static_cast<long>(rows),
+                  static_cast<long>(launches));
+      entry["reuse_layer_launches_" + std::to_string(rows) + "_rows"] = launches;
+    }
+    report.push_back(std::move(entry));
+    return {};
+  }
+  return {};
 }
 
 Status run(const Options& options) {
@@ -137,6 +161,7 @@ Status run(const Options& options) {
             engine::load_model(options.model, model::Role::all, loading.context()));
   std::printf("loaded in %.1f s\n", seconds_since(load_begin));
   nlohmann::ordered_json report = nlohmann::json::array();
+  if (cuda) CEDAR_CHECK_OK(report_launches(model, settings, report));
   std::printf("%7s %7s %6s %12s %10s %12s %12s %9s %9s %9s\n", "threads", "prompt", "batch",
               "prefill t/s", cuda ? "of bf16" : "of f32", "decode t/s", "step ms", "MB/step",
               "of read", "of cache");
@@ -150,10 +175,15 @@ Status run(const Options& options) {
     }
     const double flop_ceiling = cuda ? ceilings.bf16_flop_per_s : ceilings.f32_flop_per_s;
     for (int64_t prompt : options.prompts) {
+      std::vector<TokenId> first;
       for (int32_t batch : options.batches) {
         CEDAR_TRY(const Rates rates, run_once(model, options, threads, prompt, batch));
         if (rates.step_s.empty()) {
           return make_error(Errc::invalid_argument, "--new-tokens: too few to time a full batch");
+        }
+        if (first.empty()) first = rates.first;
+        if (first != rates.first) {
+          return make_error(Errc::internal, "the first sequence's tokens changed with the batch");
         }
         const double step = rates.step_s[rates.step_s.size() / 2];
         const engine::StepBytes bytes = engine::decode_step_bytes(*model, batch, prompt);

@@ -121,12 +121,13 @@ class StageChecks {
     state.pre = input<float>(ctx, *v.pre_mix_in);
     const auto replay = [&](const char* what, const TensorView* recorded_in,
                             const TensorView* recorded_out) {
-      return [this, what, recorded_in, recorded_out](const Bf16* u, Bf16* y) -> Status {
+      return [this, what, recorded_in, recorded_out](const SublayerInput& in,
+                                                     SublayerEnd& end) -> Status {
         kernels::KernelContext& device = frame_.ctx();
-        compare(kStageMixIn, what, widened_output(device, u, rows() * config().hidden_size),
+        compare(kStageMixIn, what, widened_output(device, in.u, rows() * config().hidden_size),
                 recorded_in);
         const auto values = recorded_out->as<Bf16>();
-        return copy_to_device(device.device, y, values.data(),
+        return copy_to_device(device.device, end.y, values.data(),
                               static_cast<int64_t>(values.size_bytes()), device.cuda_stream);
       };
     };

@@ -30,6 +30,18 @@ __device__ __forceinline__ void fence_for_tensor_cores() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/// Between ordinary accesses to global memory and the copy engine's: by the thread that wrote, before it tells, and by the one
+/// that starts the copy, after it was told.
+__device__ __forceinline__ void fence_for_copy_engine() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+/// What other blocks wrote before they changed it is visible after it.
+__device__ __forceinline__ int load_acquire(const int* p) {
+  int v;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
 /// Barriers in shared memory whose phase completes when `count` arrivals have come.
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");

@@ -10,6 +10,7 @@
 #include "kernels/index_score.h"
 #include "kernels/kv_write.h"
 #include "kernels/logit_candidates.h"
+#include "kernels/query_window.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/sparse_attention.h"
@@ -19,6 +20,7 @@ namespace cedar::kernels::cuda {
 
 Status rms_norm(KernelContext& ctx, const RmsNormParams& p);
 Status rope(KernelContext& ctx, const RopeParams& p);
+Status query_window(KernelContext& ctx, const QueryWindowParams& p);
 Status kv_write(KernelContext& ctx, const KvWriteParams& p);
 Status ring_write(KernelContext& ctx, const RingWriteParams& p);
 Status compress(KernelContext& ctx, const CompressParams& p);

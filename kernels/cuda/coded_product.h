@@ -80,24 +80,46 @@ struct CodedProduct {
   /// By the producer: stages [first, last) of inputs, as steps from `step` on. Rows of x: kColumns of the
   /// map's, from x_row on. Tile i of the block's, i = warpgroup * kTiles + tile, begins at tile_at(i). A step
   /// that the stages do not fill reads x beyond them; the consumers multiply that with zero.
-  template <class Ring, class TileAt>
+  /// `x_is_there`: waits until x may be read; the first steps' weights are asked for before.
+  template <class Ring, class TileAt, class Wait>
   static __device__ __forceinline__ void produce(const Ring& ring, const CUtensorMap& x, int x_row,
                                                  const TileAt& tile_at, int first, int last,
-                                                 int step) {
-    for (int stage = first; stage < last; stage += kDepth, ++step) {
+                                                 int step, const Wait& x_is_there) {
+    const auto copy_weights = [&](int stage, uint32_t to, uint32_t barrier) {
       const int run_bytes = min(kDepth, last - stage) * block_bytes(kFp4);
-      const auto copy = [&](uint32_t to_x, uint32_t to_weights, uint32_t barrier) {
 #pragma unroll
-        for (int i = 0; i < kTiles * kWarpgroups; ++i) {
-          copy_bulk(to_weights + i * kDepth * block_bytes(kFp4),
-                    tile_at(i) + stage * int64_t{block_bytes(kFp4)}, run_bytes, barrier);
-        }
+      for (int i = 0; i < kTiles * kWarpgroups; ++i) {
+        copy_bulk(to + i * kDepth * block_bytes(kFp4),
+                  tile_at(i) + stage * int64_t{block_bytes(kFp4)}, run_bytes, barrier);
+      }
+    };
+    const auto copy_x = [&](int stage, uint32_t to, uint32_t barrier) {
 #pragma unroll
-        for (int d = 0; d < kDepth; ++d) {
-          copy_tensor(to_x + d * kStageBytes, &x, (stage + d) * kStage, x_row, barrier);
-        }
-      };
-      ring.fill(step, kXBytes + kTiles * kWarpgroups * run_bytes, copy);
+      for (int d = 0; d < kDepth; ++d) {
+        copy_tensor(to + d * kStageBytes, &x, (stage + d) * kStage, x_row, barrier);
+      }
+    };
+    const auto bytes = [&](int stage) {
+      return kXBytes + kTiles * kWarpgroups * min(kDepth, last - stage) * block_bytes(kFp4);
+    };
+    // Wide tiles are bound by arithmetic, and short of registers.
+    const int ahead = kColumns > 64 ? 0 : min(step_count(first, last), Ring::kSlots);
+    for (int s = 0; s < ahead; ++s) {
+      const int stage = first + s * kDepth;
+      ring.fill_weights(step + s, bytes(stage),
+                        [&](uint32_t to, uint32_t barrier) { copy_weights(stage, to, barrier); });
+    }
+    x_is_there();
+    for (int s = 0; s < ahead; ++s) {
+      const int stage = first + s * kDepth;
+      ring.fill_x(step + s, [&](uint32_t to, uint32_t barrier) { copy_x(stage, to, barrier); });
+    }
+    step += ahead;
+    for (int stage = first + ahead * kDepth; stage < last; stage += kDepth, ++step) {
+      ring.fill(step, bytes(stage), [&](uint32_t to_x, uint32_t to_weights, uint32_t barrier) {
+        copy_weights(stage, to_weights, barrier);
+        copy_x(stage, to_x, barrier);
+      });
     }
   }
 

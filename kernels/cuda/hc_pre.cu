@@ -12,6 +12,7 @@
 #include "kernels/cuda/device_math.h"
 #include "kernels/cuda/hc_coefficients.h"
 #include "kernels/cuda/hc_pre_tiles.h"
+#include "kernels/cuda/linear_ops.h"
 
 namespace cedar::kernels::cuda {
 namespace {
@@ -263,13 +264,24 @@ Status hc_pre(KernelContext& ctx, const HcPreParams& p) {
   if (fits_tiles(p)) return hc_pre_tiles(ctx, p);
   const bool in_clusters = p.copies == kHcCopies && p.d % (kCluster * 4) == 0 && aligned16(p.x) &&
                            aligned16(p.weights.fn) && aligned16(p.norm_weight) && aligned16(p.u);
-  if (!in_clusters) {
-    plain_pre_kernel<<<static_cast<unsigned>(p.rows), kThreads, 0, stream_of(ctx)>>>(p);
-    return launched("hc_pre");
-  }
+  if (p.after != nullptr) CEDAR_CHECK_OK(cuda::hc_post(ctx, *p.after));
   // One row a cluster while the device has room for all of them.
   constexpr int64_t kFewRows = 16;
-  return p.rows <= kFewRows ? launch_cluster<1>(ctx, p) : launch_cluster<2>(ctx, p);
+  if (!in_clusters) {
+    plain_pre_kernel<<<static_cast<unsigned>(p.rows), kThreads, 0, stream_of(ctx)>>>(p);
+    CEDAR_CHECK_OK(launched("hc_pre"));
+  } else if (p.rows <= kFewRows) {
+    CEDAR_CHECK_OK(launch_cluster<1>(ctx, p));
+  } else {
+    CEDAR_CHECK_OK(launch_cluster<2>(ctx, p));
+  }
+  if (p.u_values == nullptr) return {};
+  QuantizeQ8Params q;
+  q.x = p.u;
+  q.x_stride = q.columns = p.d;
+  q.out.values = p.u_values;
+  q.rows = p.rows;
+  return cuda::quantize_q8(ctx, q);
 }
 
 }  // namespace cedar::kernels::cuda

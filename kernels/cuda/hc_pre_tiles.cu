@@ -16,6 +16,8 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device_math.h"
 #include "kernels/cuda/hc_coefficients.h"
+#include "kernels/cuda/hc_post.h"
+#include "kernels/cuda/quantize.h"
 #include "kernels/cuda/wgmma.h"
 
 namespace cedar::kernels::cuda {
@@ -25,6 +27,7 @@ constexpr int kOutputTiles = kHcOutputs / 8;
 constexpr int kCluster = 8;
 constexpr int kChunk = 64;  // columns of a swizzled row
 constexpr int kQuarters = 4;
+constexpr int kEarly = 4;  // steps of 16 columns
 // Sums of a row: the outputs, the squares of x, the squares of the collapsed row.
 constexpr int kSums = kHcOutputs + 2;
 // Floats of a row of fn in shared memory: a half warp's float2 lie in different banks.
@@ -137,6 +140,24 @@ __device__ __forceinline__ void fetch_chunk(const HcPreParams& p, int64_t first,
   copy_async_commit();
 }
 
+/// Instead of the copy of x: the end of the sublayer before makes it, for memory and for this block.
+template <int kRows>
+__device__ __forceinline__ void finish_rows(const PostArgs& after, int64_t first, int64_t base,
+                                            int chunks, uint8_t* x) {
+  const HcPostParams& p = after.p;
+  for (int i = threadIdx.x; i < kRows * chunks * 8; i += Tile<kRows>::kThreads) {
+    const int row = i / (chunks * 8), chunk = i / 8 % chunks, piece = i % 8;
+    if (first + row >= p.rows) return;  // what lies there makes sums that nobody reads
+    const int64_t c = base + chunk * kChunk + piece * 8;
+    uint8_t* to = x + chunk * Tile<kRows>::kStageBytes + swizzled(row, piece);
+    finish_columns<8, kHcCopies>(after, first + row, c, [&](int copy, const float(&sum)[8]) {
+      const uint4 v = round8(sum);
+      store8(p.x_out + ((first + row) * kHcCopies + copy) * p.d + c, v);
+      *reinterpret_cast<uint4*>(to + copy * kRows * 128) = v;
+    });
+  }
+}
+
 /// The collapsed values and both sums of squares of eight columns of a row; eight neighbouring lanes share a
 /// chunk.
 template <int kRows>
@@ -177,7 +198,8 @@ __device__ __forceinline__ void collapse_piece(const HcPreParams& p, const uint8
 /// Rows [blockIdx.x / kCluster * kRows, ...). `chunks`: of 64 columns, of a block.
 template <int kRows>
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Tile<kRows>::kThreads, 1)
-    pre_kernel(HcPreParams p, int chunks) {
+    pre_kernel(const __grid_constant__ HcPreParams p, const __grid_constant__ PostArgs after,
+               int chunks) {
   using T = Tile<kRows>;
   extern __shared__ __align__(1024) uint8_t storage[];
   const typename T::Layout at(chunks);
@@ -215,22 +237,52 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Tile<kRows>::
   };
 
   if constexpr (T::kFew) {
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      fetch_chunk<kRows>(p, first, base + chunk * kChunk, x_address + chunk * T::kStageBytes, 0);
-    }
-    copy_async_wait<0>();
-    __syncthreads();
     const int copy = warp % kHcCopies, quarter = warp / kHcCopies;
     const float* fn = p.weights.fn + (int64_t{g} * kHcCopies + copy) * p.d + base + 2 * c;
+    const auto load_fn = [&](int i, int t, int k) {
+      return __ldg(reinterpret_cast<const float2*>(fn + t * 8 * kHcCopies * p.d +
+                                                   (quarter * chunks + i) * 16 + 8 * k));
+    };
+    // The first steps' part of fn is asked for before x: it comes from far.
+    float2 early[kEarly][kOutputTiles][2];
+#pragma unroll
+    for (int i = 0; i < kEarly; ++i) {
+      if (i < chunks) {
+#pragma unroll
+        for (int t = 0; t < kOutputTiles; ++t) {
+          early[i][t][0] = load_fn(i, t, 0);
+          early[i][t][1] = load_fn(i, t, 1);
+        }
+      }
+    }
+    if (after.p.x_out != nullptr) {
+      finish_rows<kRows>(after, first, base, chunks, storage + at.x);
+      if (after.ring.chunk_rows != nullptr) {
+        for (int64_t row = first + rank; row < min(first + kRows, p.rows); row += kCluster) {
+          keep_window_row(after.ring, row, T::kThreads);
+        }
+      }
+    } else {
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        fetch_chunk<kRows>(p, first, base + chunk * kChunk, x_address + chunk * T::kStageBytes, 0);
+      }
+      copy_async_wait<0>();
+    }
+    __syncthreads();
     Sums sums[1];
-#pragma unroll 2
-    for (int i = 0; i < chunks; ++i) {
+    const auto multiply_at = [&](int i, const auto& of_fn) {
       const int step = quarter * chunks + i;  // of 16 columns
       uint32_t a[1][4];
       load_rows(x_address + step / 4 * T::kStageBytes + copy * kRows * 128, 0, step % 4 * 2, a[0]);
-      multiply_step<1>(sums, a, [&](int t, int k) {
-        return __ldg(reinterpret_cast<const float2*>(fn + t * 8 * kHcCopies * p.d + step * 16 + k));
-      });
+      multiply_step<1>(sums, a, of_fn);
+    };
+#pragma unroll
+    for (int i = 0; i < kEarly; ++i) {
+      if (i < chunks) multiply_at(i, [&](int t, int k) { return early[i][t][k / 8]; });
+    }
+#pragma unroll 4
+    for (int i = kEarly; i < chunks; ++i) {
+      multiply_at(i, [&](int t, int k) { return load_fn(i, t, k / 8); });
     }
 #pragma unroll
     for (int t = 0; t < kOutputTiles; ++t) {
@@ -345,7 +397,11 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Tile<kRows>::
     const float factor = factors[row];
 #pragma unroll
     for (int k = 0; k < 8; ++k) v[k] = __fmul_rn(w[k], __fmul_rn(v[k], factor));
-    store8(p.u + (first + row) * p.d + base + column, round8(v));
+    const uint4 rounded = round8(v);
+    const int64_t to = (first + row) * p.d + base + column;
+    store8(p.u + to, rounded);
+    // Whole groups of four lanes come here together: a block's columns are a multiple of 32.
+    if (p.u_values != nullptr) store8(p.u_values + to, q8_values_of(rounded));
   }
   // Nobody leaves while others may still read its sums.
   __syncwarp();
@@ -353,12 +409,12 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Tile<kRows>::
 }
 
 template <int kRows>
-Status launch_cluster(KernelContext& ctx, const HcPreParams& p) {
+Status launch_cluster(KernelContext& ctx, const HcPreParams& p, const PostArgs& after) {
   const int chunks = static_cast<int>(p.d / (kCluster * kChunk));
   const auto shared = static_cast<size_t>(typename Tile<kRows>::Layout(chunks).bytes);
   CEDAR_CHECK_OK(allow_shared("hc_pre", pre_kernel<kRows>, shared));
   const auto blocks = static_cast<unsigned>(ceil_div(p.rows, kRows) * kCluster);
-  pre_kernel<kRows><<<blocks, Tile<kRows>::kThreads, shared, stream_of(ctx)>>>(p, chunks);
+  pre_kernel<kRows><<<blocks, Tile<kRows>::kThreads, shared, stream_of(ctx)>>>(p, after, chunks);
   return launched("hc_pre");
 }
 
@@ -373,7 +429,11 @@ bool fits_tiles(const HcPreParams& p) {
 Status hc_pre_tiles(KernelContext& ctx, const HcPreParams& p) {
   // Small tiles while the device can take all of them at once.
   constexpr int64_t kFewRows = 256;
-  return p.rows <= kFewRows ? launch_cluster<16>(ctx, p) : launch_cluster<64>(ctx, p);
+  PostArgs after{};
+  if (p.after != nullptr) after = post_args(*p.after);
+  if (p.rows <= kFewRows && has_vectors(after)) return launch_cluster<16>(ctx, p, after);
+  if (p.after != nullptr) CEDAR_CHECK_OK(cuda::hc_post(ctx, *p.after));
+  return p.rows <= kFewRows ? launch_cluster<16>(ctx, p, {}) : launch_cluster<64>(ctx, p, {});
 }
 
 }  // namespace cedar::kernels::cuda

@@ -4,68 +4,27 @@
 #include "kernels/cuda/attention_ops.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device_math.h"
+#include "kernels/cuda/hc_post.h"
 
 namespace cedar::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-/// kWidth neighbouring columns of one copy.
-template <int kWidth>
-__device__ __forceinline__ void load_columns(const Bf16* p, float (&x)[kWidth]) {
-  if constexpr (kWidth == 8) {
-    widen8(load8(p), x);
-  } else {
-    x[0] = widen(*p);
-  }
-}
-template <int kWidth>
-__device__ __forceinline__ void store_columns(Bf16* p, const float (&x)[kWidth]) {
-  if constexpr (kWidth == 8) {
-    store8(p, round8(x));
-  } else {
-    *p = Bf16(x[0]);
-  }
-}
-
-/// Columns blockIdx.y * kThreads * kWidth ... of row blockIdx.x. All copies are read before any is written:
-/// x_out may be x.
+/// Columns blockIdx.y * kThreads * kWidth ... of row blockIdx.x; the blocks beyond the columns keep window rows.
 template <int kWidth, int kCopies>
-__global__ void __launch_bounds__(kThreads) post_kernel(HcPostParams p) {
+__global__ void __launch_bounds__(kThreads)
+    post_kernel(const __grid_constant__ PostArgs a, unsigned column_blocks) {
   const int64_t row = blockIdx.x;
+  if (blockIdx.y >= column_blocks) {
+    keep_window_row(a.ring, row, kThreads);
+    return;
+  }
   const int64_t c = (blockIdx.y * int64_t{kThreads} + threadIdx.x) * kWidth;
-  if (c >= p.d) return;
-  const int copies = kCopies > 0 ? kCopies : static_cast<int>(p.copies);
-  constexpr int kRoom = kCopies > 0 ? kCopies : static_cast<int>(kMaxHcCopies);
-  const Bf16* x = p.x + row * copies * p.d + c;
-  Bf16* out = p.x_out + row * copies * p.d + c;
-  const float* post = p.post + row * copies;
-  const float* mix = p.mix + row * copies * copies;
-  float in[kRoom][kWidth], value[kWidth];
-  load_columns(p.y + row * p.d + c, value);
-#pragma unroll
-  for (int j = 0; j < kRoom; ++j) {
-    if (j < copies) load_columns(x + j * p.d, in[j]);
-  }
-#pragma unroll
-  for (int k = 0; k < kRoom; ++k) {
-    if (k >= copies) break;
-    float sum[kWidth];
-#pragma unroll
-    for (int j = 0; j < kRoom; ++j) {
-      if (j >= copies) break;
-      const float weight = mix[j * copies + k];
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        const float part = __fmul_rn(in[j][i], weight);
-        sum[i] = j == 0 ? part : __fadd_rn(sum[i], part);
-      }
-    }
-    const float weight = post[k];
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) sum[i] = __fadd_rn(__fmul_rn(value[i], weight), sum[i]);
-    store_columns(out + k * p.d, sum);
-  }
+  if (c >= a.p.d) return;
+  finish_columns<kWidth, kCopies>(a, row, c, [&](int k, const float(&sum)[kWidth]) {
+    store_columns(a.p.x_out + (row * a.p.copies + k) * a.p.d + c, sum);
+  });
 }
 
 template <int kWidth>
@@ -128,15 +87,16 @@ __global__ void __launch_bounds__(kThreads) mean_kernel(HcMeanParams p) {
 }  // namespace
 
 Status hc_post(KernelContext& ctx, const HcPostParams& p) {
-  const bool vector = p.d % 8 == 0 && aligned16(p.x) && aligned16(p.y) && aligned16(p.x_out);
-  const int64_t columns = kThreads * (vector ? 8 : 1);
-  const dim3 grid(static_cast<unsigned>(p.rows), static_cast<unsigned>(ceil_div(p.d, columns)));
+  const PostArgs a = post_args(p);
+  const bool vector = has_vectors(a);
+  const auto blocks = static_cast<unsigned>(ceil_div(p.d, kThreads * (vector ? 8 : 1)));
+  const dim3 grid(static_cast<unsigned>(p.rows), blocks + (p.ring != nullptr ? 1 : 0));
   if (vector && p.copies == 4) {
-    post_kernel<8, 4><<<grid, kThreads, 0, stream_of(ctx)>>>(p);
+    post_kernel<8, 4><<<grid, kThreads, 0, stream_of(ctx)>>>(a, blocks);
   } else if (vector) {
-    post_kernel<8, 0><<<grid, kThreads, 0, stream_of(ctx)>>>(p);
+    post_kernel<8, 0><<<grid, kThreads, 0, stream_of(ctx)>>>(a, blocks);
   } else {
-    post_kernel<1, 0><<<grid, kThreads, 0, stream_of(ctx)>>>(p);
+    post_kernel<1, 0><<<grid, kThreads, 0, stream_of(ctx)>>>(a, blocks);
   }
   return launched("hc_post");
 }

@@ -218,7 +218,14 @@ Status launch(KernelContext& ctx, const IndexScoreParams& p, int64_t segment) {
 
 template <IndexScoreMode kMode>
 Status launch_mode(KernelContext& ctx, const IndexScoreParams& p) {
-  if (p.mask != nullptr) return launch<1, kMode, GatheredKeys>(ctx, p, kMaskedSegment);
+  if (p.mask != nullptr) {
+    // A row alone is cut into as many segments as keep the device busy.
+    constexpr int64_t kShortestMasked = 512;
+    const int64_t even =
+        align_up(ceil_div(p.score_stride * p.rows, int64_t{multiprocessors()} * 3), 32);
+    return launch<1, kMode, GatheredKeys>(
+        ctx, p, std::clamp<int64_t>(even, kShortestMasked, kMaskedSegment));
+  }
   const bool shared = p.rows_per_sequence > 1 && p.rows > 1;
   // Long enough to pay for the queries, short enough to give every multiprocessor several.
   constexpr int64_t kShortest = 512, kLongest = 8192;

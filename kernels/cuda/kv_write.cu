@@ -2,6 +2,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device_math.h"
 #include "kernels/cuda/pack_row.h"
+#include "kernels/cuda/quantize.h"
 #include "kernels/cuda/rows.h"
 
 namespace cedar::kernels::cuda {
@@ -15,11 +16,9 @@ __device__ uint8_t* destination(const KvWriteParams& p, int64_t row) {
   return j < 0 ? nullptr : paged_row(p.paged, p.sequences[row], j);
 }
 
-/// One block a row.
+/// A block of kThreads threads.
 template <RowFormat kFormat>
-__global__ void __launch_bounds__(kThreads) kv_write_kernel(KvWriteParams p) {
-  __shared__ float partial[kThreads / kWarp];
-  const int64_t row = blockIdx.x;
+__device__ __forceinline__ void write_row(const KvWriteParams& p, int64_t row, float* partial) {
   uint8_t* target = destination(p, row);
   if (target == nullptr) return;
   const Bf16* x = p.x + row * p.x_stride;
@@ -60,19 +59,45 @@ __global__ void __launch_bounds__(kThreads) kv_write_kernel(KvWriteParams p) {
 }
 
 /// One block a row.
-__global__ void __launch_bounds__(kThreads) ring_write_kernel(RingWriteParams p, bool words) {
+template <RowFormat kFormat>
+__global__ void __launch_bounds__(kThreads) kv_write_kernel(KvWriteParams p) {
+  __shared__ float partial[kThreads / kWarp];
+  write_row<kFormat>(p, blockIdx.x, partial);
+}
+
+/// Grid: (rows, 2): the query's half and the window's.
+__global__ void __launch_bounds__(kThreads)
+    query_window_kernel(const __grid_constant__ QueryWindowParams p) {
+  __shared__ float partial[kThreads / kWarp];
   const int64_t row = blockIdx.x;
-  const int64_t slot = p.slots[row];
-  if (slot < 0) return;
-  uint8_t* to = ring_row(p.rings, slot, p.positions[row]);
-  const uint8_t* from = p.chunk_rows + row * p.rings.row_bytes;
-  if (words) {
-    for (int64_t i = threadIdx.x; i < p.rings.row_bytes / 4; i += kThreads) {
-      reinterpret_cast<uint32_t*>(to)[i] = reinterpret_cast<const uint32_t*>(from)[i];
-    }
-  } else {
-    for (int64_t i = threadIdx.x; i < p.rings.row_bytes; i += kThreads) to[i] = from[i];
+  if (blockIdx.y == 1) {
+    write_row<RowFormat::q8>(p.window, row, partial);
+    return;
   }
+  const RmsNormParams& n = p.norm;
+  const Bf16* x = n.x + row * n.x_stride;
+  float sum = 0;
+  for (int64_t c = threadIdx.x * 8; c < n.columns; c += kThreads * 8) {
+    float v[8];
+    widen8(load8(x + c), v);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = fmaf(v[i], v[i], sum);
+  }
+  const float factor = norm_factor(block_sum<kThreads>(sum, partial), n.columns, n.eps);
+  // Whole groups of four lanes go round together: columns are a multiple of 32.
+  for (int64_t c = threadIdx.x * 8; c < n.columns; c += kThreads * 8) {
+    float v[8], w[8];
+    widen8(load8(x + c), v);
+    widen8(load8(n.weight + c), w);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = __fmul_rn(w[i], __fmul_rn(v[i], factor));
+    store8(p.quantised.values + row * n.columns + c, q8_values_of(round8(v)));
+  }
+}
+
+/// One block a row.
+__global__ void __launch_bounds__(kThreads) ring_write_kernel(RingWriteParams p) {
+  keep_window_row(p, blockIdx.x, kThreads);
 }
 
 }  // namespace
@@ -93,10 +118,19 @@ Status kv_write(KernelContext& ctx, const KvWriteParams& p) {
   return launched("kv_write");
 }
 
+Status query_window(KernelContext& ctx, const QueryWindowParams& p) {
+  const bool fits = aligned16(p.norm.x) && p.norm.x_stride % 8 == 0 && aligned16(p.norm.weight) &&
+                    p.window.format == RowFormat::q8 && p.quantised.values != nullptr;
+  if (!fits) {
+    return make_error(Errc::invalid_argument, "query_window: x, weight or values not on 16 bytes");
+  }
+  const dim3 grid(static_cast<unsigned>(p.norm.rows), 2);
+  query_window_kernel<<<grid, kThreads, 0, stream_of(ctx)>>>(p);
+  return launched("query_window");
+}
+
 Status ring_write(KernelContext& ctx, const RingWriteParams& p) {
-  const bool words = p.rings.row_bytes % 4 == 0 && p.rings.slot_stride_bytes % 4 == 0 &&
-                     aligned16(p.rings.base) && aligned16(p.chunk_rows);
-  ring_write_kernel<<<static_cast<unsigned>(p.rows), kThreads, 0, stream_of(ctx)>>>(p, words);
+  ring_write_kernel<<<static_cast<unsigned>(p.rows), kThreads, 0, stream_of(ctx)>>>(p);
   return launched("ring_write");
 }
 

@@ -96,7 +96,12 @@ __global__ void __launch_bounds__(FewRows<kColumns>::kThreads)
   }
   sum_over_cluster<kColumns / 8>(sums, reinterpret_cast<float*>(shared + P::Ring::kFreeOffset),
                                  P::kConsumers);
-  if (threadIdx.x < P::kConsumers) {
+  __shared__ float greatest[4 * kColumns];
+  if (threadIdx.x < P::kConsumers && a.out.quantised) {
+    store_tile_q8<kColumns / 8>(static_cast<Bf16*>(a.out.y), a.out.stride, sums, first_output,
+                                first_row, a.rows, greatest, 1,
+                                [](int j) { return owns_group(j); });
+  } else if (threadIdx.x < P::kConsumers) {
     store_tile<kColumns / 8>(a.out, sums, 1.0f, first_output, a.outputs, first_row, a.rows,
                              [](int j) { return owns_group(j); });
   }
@@ -116,6 +121,7 @@ __global__ void __launch_bounds__(ManyRows::kThreads, 1)
     multiply_many(const __grid_constant__ Args a) {
   using P = ManyRows::P;
   extern __shared__ uint8_t shared[];
+  __shared__ float greatest[2][4 * 128];
   const typename P::Ring ring(shared);
   const int stages = static_cast<int>(stage_count(a.inputs));
   const int first_row = blockIdx.y * 128, first_output = blockIdx.x * P::kOutputs;
@@ -131,8 +137,15 @@ __global__ void __launch_bounds__(ManyRows::kThreads, 1)
 #pragma unroll
       for (int i = 0; i < 64; ++i) total[i] = part == 0 ? sums[i] : total[i] + sums[i];
     }
-    store_tile<16>(a.out, total, 1.0f, first_output + static_cast<int>(threadIdx.x / 128) * 64,
-                   a.outputs, first_row, a.rows, [](int) { return true; });
+    const int group = static_cast<int>(threadIdx.x / 128);
+    if (a.out.quantised) {
+      if (first_output + group * 64 >= a.outputs) return;
+      store_tile_q8<16>(static_cast<Bf16*>(a.out.y), a.out.stride, total, first_output + group * 64,
+                        first_row, a.rows, greatest[group], 1 + group, [](int) { return true; });
+      return;
+    }
+    store_tile<16>(a.out, total, 1.0f, first_output + group * 64, a.outputs, first_row, a.rows,
+                   [](int) { return true; });
   }
 }
 

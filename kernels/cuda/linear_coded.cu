@@ -12,12 +12,31 @@ namespace {
 
 struct Args {
   CUtensorMap x;
-  const uint8_t* weight;
-  LinearOutput out;
-  float scale;
-  int rows, outputs, inputs;
+  // Tiles of 64 outputs from first_tile on are this weight's.
+  struct Part {
+    const uint8_t* weight;
+    LinearOutput out;
+    float scale;
+    int outputs, first_tile;
+  };
+  Part parts_of_y[2];
+  int rows, inputs, tiles;
   int parts;  // of the inputs, see input_parts()
 };
+
+__device__ __forceinline__ const Args::Part& part_of(const Args& a, int tile) {
+  return a.parts_of_y[tile < a.parts_of_y[1].first_tile ? 0 : 1];
+}
+
+/// Stores a tile's sums where its weight's outputs go.
+template <int kGroups, class Take>
+__device__ __forceinline__ void store_part(const Args& a, const float (&sums)[4 * kGroups],
+                                           int tile, int first_row, const Take& take) {
+  if (tile >= a.tiles) return;
+  const Args::Part& part = part_of(a, tile);
+  store_tile<kGroups>(part.out, sums, part.scale, (tile - part.first_tile) * kTileRows,
+                      part.outputs, first_row, a.rows, take);
+}
 
 /// The producer's part for a block whose tiles of 64 outputs begin with `first_tile`. Tiles beyond the last
 /// one are that one again, and not written.
@@ -25,11 +44,12 @@ template <class Product, bool kFp4, class Ring>
 __device__ __forceinline__ void produce(const Args& a, const Ring& ring, int first_tile,
                                         int first_row, int first, int last) {
   const int64_t tile_bytes = stage_count(a.inputs) * block_bytes(kFp4);
-  const int last_tile = static_cast<int>(tile_count(a.outputs)) - 1;
   const auto tile_at = [&](int i) {
-    return a.weight + min(first_tile + i, last_tile) * tile_bytes;
+    const int tile = min(first_tile + i, a.tiles - 1);
+    const Args::Part& part = part_of(a, tile);
+    return part.weight + (tile - part.first_tile) * tile_bytes;
   };
-  Product::produce(ring, a.x, first_row, tile_at, first, last, 0);
+  Product::produce(ring, a.x, first_row, tile_at, first, last, 0, [] {});
 }
 
 /// Memory-bound: blocks enough to hide each other's latencies. With more rows x weighs more than W, and two
@@ -71,9 +91,8 @@ __global__ void __launch_bounds__(FewRows<kFp4, kColumns>::kThreads,
   sum_over_cluster<kColumns / 8>(
       sums[0], reinterpret_cast<float*>(shared + Config::Ring::kFreeOffset), Config::kConsumers);
   if (threadIdx.x < Config::kConsumers) {
-    store_tile<kColumns / 8>(a.out, sums[0], a.scale,
-                             (first_tile + static_cast<int>(threadIdx.x / 128)) * kTileRows,
-                             a.outputs, first_row, a.rows, [](int j) { return owns_group(j); });
+    store_part<kColumns / 8>(a, sums[0], first_tile + static_cast<int>(threadIdx.x / 128),
+                             first_row, [](int j) { return owns_group(j); });
   }
   __syncwarp();
   leave_cluster();
@@ -106,7 +125,8 @@ __global__ void __launch_bounds__(ManyRows<kFp4, kTiles, kInParts>::kThreads, 1)
   const typename Config::Ring ring(shared);
   constexpr int kBand = 8;
   const int row_tiles = (a.rows + Config::kColumns - 1) / Config::kColumns;
-  const int output_tiles = (a.outputs + Config::kOutputs - 1) / Config::kOutputs;
+  constexpr int kBlockTiles = Config::kOutputs / kTileRows;
+  const int output_tiles = (a.tiles + kBlockTiles - 1) / kBlockTiles;
   const int band = blockIdx.x / (kBand * output_tiles),
             within = blockIdx.x % (kBand * output_tiles);
   const int band_rows = min(kBand, row_tiles - band * kBand);
@@ -140,8 +160,8 @@ __global__ void __launch_bounds__(ManyRows<kFp4, kTiles, kInParts>::kThreads, 1)
     const int first_tile = block_tile + threadIdx.x / 128 * kTiles;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      store_tile<Config::kColumns / 8>(a.out, sums[i], a.scale, (first_tile + i) * kTileRows,
-                                       a.outputs, first_row, a.rows, [](int) { return true; });
+      store_part<Config::kColumns / 8>(a, sums[i], first_tile + i, first_row,
+                                       [](int) { return true; });
     }
   }
 }
@@ -156,7 +176,7 @@ template <bool kFp4, int kColumns>
 Status few(cudaStream_t stream, Args& a, const Bf16* x) {
   using Config = FewRows<kFp4, kColumns>;
   CEDAR_CHECK_OK(map_x(a, x, kColumns));
-  const dim3 grid(static_cast<unsigned>(ceil_div(tile_count(a.outputs), Config::kWarpgroups)),
+  const dim3 grid(static_cast<unsigned>(ceil_div(a.tiles, Config::kWarpgroups)),
                   static_cast<unsigned>(ceil_div(a.rows, kColumns)),
                   static_cast<unsigned>(a.parts));
   return launch_clusters("linear", multiply_few<kFp4, kColumns>, grid, a.parts, Config::kThreads,
@@ -167,7 +187,8 @@ template <bool kFp4, int kTiles, bool kInParts>
 Status many(cudaStream_t stream, Args& a, const Bf16* x) {
   using Config = ManyRows<kFp4, kTiles, kInParts>;
   CEDAR_CHECK_OK(map_x(a, x, Config::kColumns));
-  const int64_t blocks = ceil_div(a.rows, Config::kColumns) * ceil_div(a.outputs, Config::kOutputs);
+  const int64_t blocks =
+      ceil_div(a.rows, Config::kColumns) * ceil_div(a.tiles, Config::kOutputs / kTileRows);
   return launch_clusters("linear", multiply_many<kFp4, kTiles, kInParts>,
                          dim3(static_cast<unsigned>(blocks)), 1, Config::kThreads,
                          Config::Ring::kSharedBytes, stream, a);
@@ -183,23 +204,29 @@ Status multiply(cudaStream_t stream, Args& a, const Bf16* x) {
   // Large tiles read less for each product, but have to fill the device: compare the waves of blocks, a large
   // tile's time being two of the small ones' less a tenth.
   const int64_t row_tiles = ceil_div(a.rows, 128), device = multiprocessors();
-  const int64_t large = ceil_div(row_tiles * ceil_div(a.outputs, 256), device) * 18;
-  const int64_t small = ceil_div(row_tiles * ceil_div(a.outputs, 128), device) * 10;
+  const int64_t large = ceil_div(row_tiles * ceil_div(a.tiles, 4), device) * 18;
+  const int64_t small = ceil_div(row_tiles * ceil_div(a.tiles, 2), device) * 10;
   return large <= small ? many<kFp4, 2, false>(stream, a, x) : many<kFp4, 1, false>(stream, a, x);
 }
 
 }  // namespace
 
 Status linear_coded(KernelContext& ctx, const PackedWeight& weight, const Bf16* x, int64_t rows,
-                    const LinearOutput& out) {
+                    const LinearOutput& out, const SecondLinear& second) {
   Args a{};
-  a.weight = weight.codes.as<uint8_t>();
-  a.out = out;
-  a.scale = weight.output_scale;
+  a.tiles = static_cast<int>(tile_count(weight.out));
+  a.parts_of_y[0] = {weight.codes.as<uint8_t>(), out, weight.output_scale,
+                     static_cast<int>(weight.out), 0};
+  a.parts_of_y[1].first_tile = a.tiles;
+  if (second.weight != nullptr) {
+    const PackedWeight& other = *second.weight;
+    a.parts_of_y[1] = {other.codes.as<uint8_t>(), second.out, other.output_scale,
+                       static_cast<int>(other.out), a.tiles};
+    a.tiles += static_cast<int>(tile_count(other.out));
+  }
   a.rows = static_cast<int>(rows);
-  a.outputs = static_cast<int>(weight.out);
   a.inputs = static_cast<int>(weight.in);
-  a.parts = input_parts(tile_count(weight.out), stage_count(weight.in));
+  a.parts = input_parts(a.tiles, stage_count(weight.in));
   return is_fp4(weight.format) ? multiply<true>(stream_of(ctx), a, x)
                                : multiply<false>(stream_of(ctx), a, x);
 }

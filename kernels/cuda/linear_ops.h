@@ -14,6 +14,8 @@ namespace cedar::kernels::cuda {
 Status quantize_q8(KernelContext& ctx, const QuantizeQ8Params& p);
 Result<PackedWeight> pack_weight(KernelContext& ctx, std::span<const WeightView> stacked);
 Status linear(KernelContext& ctx, const LinearParams& p);
+/// The router's products alone, fp32 [rows, expert_count], in the context's arena.
+Result<float*> gate_products(KernelContext& ctx, const MoeGateParams& p);
 Status moe_gate(KernelContext& ctx, const MoeGateParams& p);
 Status moe_experts(KernelContext& ctx, const MoeExpertsParams& p);
 Result<ExpertTable> expert_table(KernelContext& ctx, std::span<const ExpertWeights> routed,

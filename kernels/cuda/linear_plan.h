@@ -13,6 +13,13 @@ struct LinearOutput {
   void* y = nullptr;
   int64_t stride = 0;
   bool f32 = false;
+  bool quantised = false;  // values of Q8 codes; bf16 kernels
+};
+
+/// A second weight in the same launch.
+struct SecondLinear {
+  const PackedWeight* weight = nullptr;
+  LinearOutput out;
 };
 
 /// The values of `codes` and `scales` [rows, columns], made in the context's arena where `q.values` is null.
@@ -20,7 +27,7 @@ Result<const Bf16*> q8_values(KernelContext& ctx, const Q8Rows& q, int64_t rows,
 
 /// FP8 and FP4. x: [rows, in], 16-byte aligned, dense.
 Status linear_coded(KernelContext& ctx, const PackedWeight& weight, const Bf16* x, int64_t rows,
-                    const LinearOutput& out);
+                    const LinearOutput& out, const SecondLinear& second);
 /// bf16 on the tensor cores. REQUIRES: in and x_stride multiples of 8, x 16-byte aligned; `groups` as
 /// LinearParams says.
 Status linear_bf16(KernelContext& ctx, const PackedWeight& weight, const Bf16* x, int64_t x_stride,

@@ -36,6 +36,31 @@ T* take(KernelContext& ctx, int64_t count) {
   return ctx.arena->allocate<T>(std::max<int64_t>(count, 1));
 }
 
+/// The plan and every slot's row of x, after the choice of experts where that is asked for.
+Status fill_slots(KernelContext& ctx, const MoeExpertsParams& p, const MoePlan& plan, const Bf16* x,
+                  Bf16* slot_x) {
+  if (p.route != nullptr && fits_route(plan)) {
+    const MoeGateParams& gate = *p.route;
+    CEDAR_TRY(const float* products, gate_products(ctx, gate));
+    RouteArgs args;
+    args.plan = plan;
+    args.gate = products;
+    args.bias = gate.bias;
+    args.bias_image = gate.bias_image;
+    args.image_mask = gate.image_mask;
+    args.experts = gate.experts;
+    args.weights = gate.weights;
+    args.route_scale = gate.route_scale;
+    args.x = x;
+    args.slot_x = slot_x;
+    args.d = p.d;
+    return route(ctx, args);
+  }
+  if (p.route != nullptr) CEDAR_CHECK_OK(cuda::moe_gate(ctx, *p.route));
+  CEDAR_CHECK_OK(make_plan(ctx, plan));
+  return gather_slots(ctx, plan, x, slot_x, p.d);
+}
+
 }  // namespace
 
 Result<ExpertTable> expert_table(KernelContext& ctx, std::span<const ExpertWeights> routed,
@@ -74,8 +99,8 @@ Status moe_experts(KernelContext& ctx, const MoeExpertsParams& p) {
   const ArenaScope scope(*ctx.arena);
   CEDAR_TRY(const Bf16* x, q8_values(ctx, p.xq, p.rows, p.d));
   MoePlan plan;
-  plan.experts = p.experts;
-  plan.weights = p.weights;
+  plan.experts = p.route != nullptr ? p.route->experts : p.experts;
+  plan.weights = p.route != nullptr ? p.route->weights : p.weights;
   plan.table = p.table->entries.as<ExpertEntry>();
   plan.rows = static_cast<int32_t>(p.rows);
   plan.top = static_cast<int32_t>(p.top);
@@ -84,15 +109,16 @@ Status moe_experts(KernelContext& ctx, const MoeExpertsParams& p) {
   plan.columns = tile_columns(p);
   plan.slot_rows = take<int32_t>(ctx, plan.slots());
   plan.slot_weights = take<float>(ctx, plan.slots());
-  plan.row_slots = take<int32_t>(ctx, p.rows * p.top);
+  plan.row_slots = p.slots != nullptr ? p.slots->row_slots : take<int32_t>(ctx, p.rows * p.top);
   plan.tiles = take<MoeTile>(ctx, plan.most_tiles());
+  plan.parts_done = take<int32_t>(ctx, plan.most_tiles());
   plan.tile_count = take<int32_t>(ctx, 1);
+  plan.next_item = take<int32_t>(ctx, 1);
   const int64_t pitch = align_up(p.table->inner, kStage);
   Bf16* slot_x = take<Bf16>(ctx, plan.slots() * p.d);
   Bf16* hidden = take<Bf16>(ctx, plan.slots() * pitch);
-  Bf16* out = take<Bf16>(ctx, plan.slots() * p.d);
-  CEDAR_CHECK_OK(make_plan(ctx, plan));
-  CEDAR_CHECK_OK(gather_slots(ctx, plan, x, slot_x, p.d));
+  Bf16* out = p.slots != nullptr ? p.slots->out : take<Bf16>(ctx, plan.slots() * p.d);
+  CEDAR_CHECK_OK(fill_slots(ctx, p, plan, x, slot_x));
 
   UpArgs up{};
   up.plan = plan;
@@ -112,7 +138,7 @@ Status moe_experts(KernelContext& ctx, const MoeExpertsParams& p) {
     case 96: CEDAR_CHECK_OK(multiply_experts<MoeConfig<96>>(ctx, up, down, slot_x)); break;
     default: CEDAR_CHECK_OK(multiply_experts<MoeConfig<128>>(ctx, up, down, slot_x)); break;
   }
-  return sum_slots(ctx, plan, out, p.y, p.d);
+  return p.slots != nullptr ? Status{} : sum_slots(ctx, plan, out, p.y, p.d);
 }
 
 }  // namespace cedar::kernels::cuda

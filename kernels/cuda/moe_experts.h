@@ -42,7 +42,8 @@ struct MoeConfig {
   // Activations of an item: [columns][outputs] bf16, rows padded by one access.
   static constexpr int kActivationPitch = kOutputs * 2 + 16;
   static constexpr int kActivationBytes = kColumns * kActivationPitch;
-  static constexpr int kSharedBytes = Ring::kSharedBytes + kActivationBytes;
+  static constexpr int kQueueOffset = Ring::kSharedBytes + (kActivationBytes + 15) / 16 * 16;
+  static constexpr int kSharedBytes = kQueueOffset + 128;
 };
 
 struct UpArgs {
@@ -116,25 +117,83 @@ __device__ __forceinline__ void finish_up(const UpArgs& a, const MoeTile& tile, 
   }
 }
 
-/// The items of this block, in the same order for producer and consumers. fn(tile, part) multiplies one and
-/// returns the number of ring steps that took.
-template <class Fn>
-__device__ __forceinline__ void for_each_item(const MoePlan& plan, int parts, const Fn& fn) {
-  const int items = *plan.tile_count * parts;
-  for (int item = blockIdx.x; item < items; item += gridDim.x) {
-    fn(plan.tiles[item / parts], item % parts);
+/// Items go to blocks in the order in which they ask, so that what an item waits for is always under way in a block that
+/// runs: however many blocks run at a time. The producer asks; consumers read the answers from a queue in shared memory.
+class ItemQueue {
+ public:
+  static constexpr int kEntries = 4;
+  static constexpr int kBytes = 128;
+
+  /// `shared`: kBytes on 16 bytes. All threads of the block; ends with a block-wide barrier.
+  __device__ __forceinline__ ItemQueue(uint8_t* shared, int consumer_warps)
+      : items_(reinterpret_cast<volatile int*>(shared + 64)), barriers_(shared_address(shared)) {
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < kEntries; ++i) {
+        barrier_init(full(i), 1);
+        barrier_init(empty(i), static_cast<uint32_t>(consumer_warps));
+      }
+      barrier_init_done();
+    }
+    __syncthreads();
+  }
+  /// The producer: the next item of all.
+  __device__ __forceinline__ int ask(int* next_item) {
+    const int entry = number_ % kEntries;
+    if (number_ >= kEntries) barrier_wait(empty(entry), (number_ / kEntries - 1) & 1);
+    const int item = atomicAdd(next_item, 1);
+    items_[entry] = item;
+    barrier_arrive(full(entry));
+    ++number_;
+    return item;
+  }
+  /// The consumers: what the producer got.
+  __device__ __forceinline__ int read() {
+    const int entry = number_ % kEntries;
+    barrier_wait(full(entry), number_ / kEntries & 1);
+    const int item = items_[entry];
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(empty(entry));
+    ++number_;
+    return item;
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t full(int entry) const { return barriers_ + entry * 8; }
+  __device__ __forceinline__ uint32_t empty(int entry) const { return barriers_ + 32 + entry * 8; }
+
+  volatile int* items_;
+  uint32_t barriers_;
+  int number_ = 0;
+};
+
+/// Until ask() runs out: first(tile, part) for the items of the first product, then second(tile, part).
+template <class Ask, class First, class Second>
+__device__ __forceinline__ void for_each_item(const MoePlan& plan, int first_parts,
+                                              int second_parts, const Ask& ask, const First& first,
+                                              const Second& second) {
+  const int tiles = *plan.tile_count;
+  for (;;) {
+    const int item = ask();
+    if (item < tiles * first_parts) {
+      first(item / first_parts, item % first_parts);
+    } else if (item < tiles * (first_parts + second_parts)) {
+      const int later = item - tiles * first_parts;
+      second(later / second_parts, later % second_parts);
+    } else {
+      return;
+    }
   }
 }
 
 /// Producer and consumers of an item, whatever the expert's format. `x_row`: the tile's first slot.
 /// `tile_of(i)`: where tile i of the block's begins.
-template <class Config, bool kFp4, class TileOf>
+template <class Config, bool kFp4, class TileOf, class Wait>
 __device__ __forceinline__ void produce_item(const typename Config::Ring& ring,
                                              const CUtensorMap& x, int x_row, const TileOf& tile_of,
-                                             int inputs, int& step) {
+                                             int inputs, int& step, const Wait& x_is_there) {
   using Product = typename Config::template Product<kFp4>;
   const int stages = static_cast<int>(stage_count(inputs));
-  Product::produce(ring, x, x_row, tile_of, 0, stages, step);
+  Product::produce(ring, x, x_row, tile_of, 0, stages, step, x_is_there);
   step += Product::step_count(0, stages);
 }
 
@@ -167,18 +226,45 @@ struct ExpertTiles {
   }
 };
 
-/// hidden = Q8(bf16(silu(w1 x) * w3 x * weight)), as values.
+/// What one launch needs for both products: all items of the first, then those of the second, each of which waits until its
+/// tile's activations are there.
+struct ExpertArgs {
+  UpArgs up;
+  DownArgs down;
+};
+
+/// By the consumers of an item of the first product, after their stores: one more part of `tile` is done.
+template <class Config>
+__device__ __forceinline__ void tell_part_done(const MoePlan& plan, int tile) {
+  fence_for_copy_engine();
+  sync_warps(1, Config::kConsumers);
+  if (threadIdx.x == 0) {
+    __threadfence();
+    atomicAdd(plan.parts_done + tile, 1);
+  }
+}
+/// By the producer: until all parts of `tile` are done.
+__device__ __forceinline__ void wait_for_parts(const MoePlan& plan, int tile, int parts) {
+  while (load_acquire(plan.parts_done + tile) < parts) __nanosleep(20);
+  fence_for_copy_engine();
+}
+
+/// hidden = Q8(bf16(silu(w1 x) * w3 x * weight)), as values; out = bf16(w2 hidden).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
-    multiply_up(const __grid_constant__ UpArgs a) {
+    multiply_both(const __grid_constant__ ExpertArgs args) {
   using Ring = typename Config::Ring;
+  const UpArgs& a = args.up;
+  const DownArgs& b = args.down;
   extern __shared__ uint8_t shared[];
   const Ring ring(shared);
+  ItemQueue queue(shared + Config::kQueueOffset, Config::kConsumers / 32);
   int step = 0;
   if (threadIdx.x >= Config::kConsumers) {
     if constexpr (Config::kLarge) give_registers<40>();
     if (threadIdx.x > Config::kConsumers) return;
-    for_each_item(a.plan, a.parts, [&](const MoeTile& tile, int part) {
+    const auto up = [&](int index, int part) {
+      const MoeTile& tile = a.plan.tiles[index];
       const int inner = tile.expert.inner;
       if (part * Config::kOutputs >= inner) return;
       const ExpertTiles w1(tile.expert, 0, inner, a.d), w3(tile.expert, 1, inner, a.d);
@@ -187,58 +273,56 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
         return (i % 2 == 0 ? w1 : w3).at(part * Config::kWarpgroups + i / 2);
       };
       if (tile.expert.fp4 != 0) {
-        produce_item<Config, true>(ring, a.x, tile.first_slot, tile_of, a.d, step);
+        produce_item<Config, true>(ring, a.x, tile.first_slot, tile_of, a.d, step, [] {});
       } else {
-        produce_item<Config, false>(ring, a.x, tile.first_slot, tile_of, a.d, step);
+        produce_item<Config, false>(ring, a.x, tile.first_slot, tile_of, a.d, step, [] {});
       }
-    });
+    };
+    const auto down = [&](int index, int part) {
+      const MoeTile& tile = b.plan.tiles[index];
+      const int inner = tile.expert.inner;
+      const auto hidden_is_there = [&] {
+        wait_for_parts(b.plan, index, (inner + Config::kOutputs - 1) / Config::kOutputs);
+      };
+      const ExpertTiles w2(tile.expert, 2, b.d, inner);
+      const auto tile_of = [&](int i) { return w2.at(part * (2 * Config::kWarpgroups) + i); };
+      if (tile.expert.fp4 != 0) {
+        produce_item<Config, true>(ring, b.hidden, tile.first_slot, tile_of, inner, step,
+                                   hidden_is_there);
+      } else {
+        produce_item<Config, false>(ring, b.hidden, tile.first_slot, tile_of, inner, step,
+                                    hidden_is_there);
+      }
+    };
+    for_each_item(
+        a.plan, a.parts, b.parts, [&] { return queue.ask(a.plan.next_item); }, up, down);
   } else {
     if constexpr (Config::kLarge) take_registers<232>();
-    for_each_item(a.plan, a.parts, [&](const MoeTile& tile, int part) {
+    const auto up = [&](int index, int part) {
+      const MoeTile& tile = a.plan.tiles[index];
       const int first_output = part * Config::kOutputs;
       if (first_output >= tile.expert.inner) return;
       float sums[2][Config::kColumns / 2] = {};
       multiply_item<Config>(ring, tile.expert.fp4 != 0, sums, a.d, step);
       finish_up<Config>(a, tile, first_output, sums, shared + Ring::kSharedBytes);
-    });
-  }
-}
-
-/// out = bf16(w2 hidden).
-template <class Config>
-__global__ void __launch_bounds__(Config::kThreads, Config::kResident)
-    multiply_down(const __grid_constant__ DownArgs a) {
-  extern __shared__ uint8_t shared[];
-  const typename Config::Ring ring(shared);
-  int step = 0;
-  if (threadIdx.x >= Config::kConsumers) {
-    if constexpr (Config::kLarge) give_registers<40>();
-    if (threadIdx.x > Config::kConsumers) return;
-    for_each_item(a.plan, a.parts, [&](const MoeTile& tile, int part) {
-      const int inner = tile.expert.inner;
-      const ExpertTiles w2(tile.expert, 2, a.d, inner);
-      const auto tile_of = [&](int i) { return w2.at(part * (2 * Config::kWarpgroups) + i); };
-      if (tile.expert.fp4 != 0) {
-        produce_item<Config, true>(ring, a.hidden, tile.first_slot, tile_of, inner, step);
-      } else {
-        produce_item<Config, false>(ring, a.hidden, tile.first_slot, tile_of, inner, step);
-      }
-    });
-  } else {
-    if constexpr (Config::kLarge) take_registers<232>();
-    for_each_item(a.plan, a.parts, [&](const MoeTile& tile, int part) {
+      tell_part_done<Config>(a.plan, index);
+    };
+    const auto down = [&](int index, int part) {
+      const MoeTile& tile = b.plan.tiles[index];
       float sums[2][Config::kColumns / 2] = {};
       multiply_item<Config>(ring, tile.expert.fp4 != 0, sums, tile.expert.inner, step);
       const int first_tile = (part * Config::kWarpgroups + static_cast<int>(threadIdx.x / 128)) * 2;
       const float scale = tile.expert.scale[2];
-      Bf16* out = a.out + tile.first_slot * int64_t{a.d};
+      Bf16* out = b.out + tile.first_slot * int64_t{b.d};
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        store_tile_as<Config::kColumns / 8>(out, int64_t{a.d}, sums[i], scale,
-                                            (first_tile + i) * kTileRows, a.d, 0, tile.slots,
+        store_tile_as<Config::kColumns / 8>(out, int64_t{b.d}, sums[i], scale,
+                                            (first_tile + i) * kTileRows, b.d, 0, tile.slots,
                                             [](int) { return true; });
       }
-    });
+    };
+    for_each_item(
+        a.plan, a.parts, b.parts, [&] { return queue.read(); }, up, down);
   }
 }
 
@@ -253,13 +337,10 @@ Status multiply_experts(KernelContext& ctx, UpArgs up, DownArgs down, const Bf16
   CEDAR_TRY(down.hidden, tensor_map(up.hidden, slots, up.pitch, up.pitch, Config::kColumns));
   up.parts = static_cast<int>(ceil_div(up.pitch, Config::kOutputs));
   down.parts = static_cast<int>(ceil_div(down.d, 2 * Config::kOutputs));
-  const auto grid = [&](int parts) {
-    return dim3(static_cast<unsigned>(std::min(resident, up.plan.most_tiles() * parts)));
-  };
-  CEDAR_CHECK_OK(launch_clusters(kOp, multiply_up<Config>, grid(up.parts), 1, Config::kThreads,
-                                 Config::kSharedBytes, stream, up));
-  return launch_clusters(kOp, multiply_down<Config>, grid(down.parts), 1, Config::kThreads,
-                         Config::kSharedBytes, stream, down);
+  const int64_t items = up.plan.most_tiles() * std::max(up.parts, down.parts);
+  const dim3 grid(static_cast<unsigned>(std::min(resident, items)));
+  return launch_clusters(kOp, multiply_both<Config>, grid, 1, Config::kThreads,
+                         Config::kSharedBytes, stream, ExpertArgs{up, down});
 }
 
 }  // namespace cedar::kernels::cuda

@@ -4,6 +4,7 @@
 
 #include "core/units.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/choose_experts.h"
 #include "kernels/cuda/linear_ops.h"
 
 namespace cedar::kernels::cuda {
@@ -22,64 +23,14 @@ struct Args {
   int rows, expert_count, top;
 };
 
-/// Floats in the order of unsigned numbers; 0 is less than any.
-__device__ __forceinline__ uint32_t ordered(float x) {
-  const uint32_t bits = __float_as_uint(x);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
-
-/// A lane holds experts lane + 32 i, i < kMost, in registers.
 template <int kMost>
 __global__ void __launch_bounds__(32 * kWarps) choose(const __grid_constant__ Args a) {
-  const int lane = threadIdx.x % 32, row = blockIdx.x * kWarps + threadIdx.x / 32;
+  const int row = blockIdx.x * kWarps + threadIdx.x / 32;
   if (row >= a.rows) return;
   const bool image = a.image_mask != nullptr && a.image_mask[row] != 0;
-  const float* bias = image ? a.bias_image : a.bias;
-  float scores[kMost];
-  uint32_t keys[kMost];  // 0: chosen already, or no expert
-#pragma unroll
-  for (int i = 0; i < kMost; ++i) {
-    const int expert = lane + 32 * i;
-    scores[i] = 0;
-    keys[i] = 0;
-    if (expert >= a.expert_count) continue;
-    const float v = a.gate[row * int64_t{a.expert_count} + expert];
-    scores[i] = sqrtf(v > 20.0f ? v : log1pf(expf(v)));
-    keys[i] = ordered(scores[i] + bias[expert]);
-  }
-  float sum = 0;
-  int32_t* experts = a.experts + row * int64_t{a.top};
-  float* weights = a.weights + row * int64_t{a.top};
-  for (int n = 0; n < a.top; ++n) {
-    uint32_t most = 0;
-#pragma unroll
-    for (int i = 0; i < kMost; ++i) most = max(most, keys[i]);
-    most = __reduce_max_sync(~0u, most);
-    // The least expert with that key; its lane alone clears the key.
-    uint32_t mine = ~0u;
-#pragma unroll
-    for (int i = kMost - 1; i >= 0; --i) {
-      if (keys[i] == most) mine = static_cast<uint32_t>(lane + 32 * i);
-    }
-    const uint32_t expert = __reduce_min_sync(~0u, mine);
-    float score = 0;
-#pragma unroll
-    for (int i = 0; i < kMost; ++i) {
-      if (static_cast<uint32_t>(lane + 32 * i) == expert) {
-        score = scores[i];
-        keys[i] = 0;
-      }
-    }
-    score = __shfl_sync(~0u, score, static_cast<int>(expert % 32));
-    sum += score;
-    if (lane == 0) {
-      experts[n] = static_cast<int32_t>(expert);
-      weights[n] = score;
-    }
-  }
-  sum += 1e-20f;
-  __syncwarp();
-  for (int i = lane; i < a.top; i += 32) weights[i] = weights[i] / sum * a.route_scale;
+  choose_experts<kMost>(a.gate + row * int64_t{a.expert_count}, image ? a.bias_image : a.bias,
+                        a.expert_count, a.top, a.route_scale, a.experts + row * int64_t{a.top},
+                        a.weights + row * int64_t{a.top});
 }
 
 template <int kMost>
@@ -89,12 +40,11 @@ void launch(const Args& a, cudaStream_t stream) {
 
 }  // namespace
 
-Status moe_gate(KernelContext& ctx, const MoeGateParams& p) {
+Result<float*> gate_products(KernelContext& ctx, const MoeGateParams& p) {
   if (p.expert_count > 1024) {
     return make_error(Errc::unsupported,
                       "moe_gate: more than 1024 experts, got " + std::to_string(p.expert_count));
   }
-  const ArenaScope scope(*ctx.arena);
   auto* gate = ctx.arena->allocate<float>(p.rows * p.expert_count);
   LinearParams linear_params;
   linear_params.weight = p.gate;
@@ -105,6 +55,12 @@ Status moe_gate(KernelContext& ctx, const MoeGateParams& p) {
   linear_params.y_dtype = DType::f32;
   linear_params.rows = p.rows;
   CEDAR_CHECK_OK(cuda::linear(ctx, linear_params));
+  return gate;
+}
+
+Status moe_gate(KernelContext& ctx, const MoeGateParams& p) {
+  const ArenaScope scope(*ctx.arena);
+  CEDAR_TRY(float* gate, gate_products(ctx, p));
 
   Args a{};
   a.gate = gate;

@@ -75,6 +75,9 @@ __global__ void __launch_bounds__(kThreads) plan_step(const __grid_constant__ Mo
     at.x += counts[e];
   }
   if (threadIdx.x == kThreads - 1) *p.tile_count = shared_tiles + at.y;
+  if (threadIdx.x == 0) *p.next_item = 0;
+  const int most = static_cast<int>(p.most_tiles());
+  for (int i = threadIdx.x; i < most; i += kThreads) p.parts_done[i] = 0;
   for (int i = threadIdx.x; i < shared_tiles; i += kThreads) {
     MoeTile& tile = p.tiles[i];
     tile.expert = p.table[p.expert_count];

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include <cuda_runtime.h>
+
 #include "kernels/moe.h"
 
 namespace cedar::kernels::cuda {
@@ -41,10 +43,12 @@ struct MoePlan {
       nullptr;               // [rows, top], experts increasing; -1 where the expert does not exist
   MoeTile* tiles = nullptr;  // [most_tiles]
   int32_t* tile_count = nullptr;
+  int32_t* parts_done = nullptr;  // [most_tiles] zeros: how much of a tile's activations is there
+  int32_t* next_item = nullptr;   // zero: how many items blocks have taken
 
-  int64_t slots() const { return int64_t{rows} * (top + (shared ? 1 : 0)); }
+  __host__ __device__ int64_t slots() const { return int64_t{rows} * (top + (shared ? 1 : 0)); }
   /// A bound that the host can know.
-  int64_t most_tiles() const {
+  __host__ __device__ int64_t most_tiles() const {
     const int64_t routed = int64_t{rows} * top;
     const int64_t partial = routed < expert_count ? routed : expert_count;
     return partial + routed / columns + (shared ? (rows + columns - 1) / columns : 0);
@@ -58,6 +62,23 @@ Status make_plan(KernelContext& ctx, const MoePlan& plan);
 /// REQUIRES: d a multiple of 8. Slots of experts that do not exist are not written.
 Status gather_slots(KernelContext& ctx, const MoePlan& plan, const Bf16* x, Bf16* slot_x,
                     int64_t d);
+
+/// Fewer rows: choice, plan and slot_x in one launch. `gate`: the router's products, fp32 [rows, expert_count].
+struct RouteArgs {
+  MoePlan plan;  // its experts and weights are written
+  const float* gate = nullptr;
+  const float* bias = nullptr;
+  const float* bias_image = nullptr;
+  const uint8_t* image_mask = nullptr;
+  int32_t* experts = nullptr;
+  float* weights = nullptr;
+  float route_scale = 1;
+  const Bf16* x = nullptr;
+  Bf16* slot_x = nullptr;
+  int64_t d = 0;
+};
+bool fits_route(const MoePlan& plan);
+Status route(KernelContext& ctx, const RouteArgs& args);
 
 /// y [rows, d] = bf16(sum of a row's slots of `out` [slots, d], in row_slots' order, the shared expert's
 /// last).

@@ -55,9 +55,11 @@ __global__ void quantize_rows(const Bf16* x, int64_t x_stride, Q8Rows out, int64
     exact[i] = e4m3_pair_values(codes[i], unit);
   }
   const int64_t at = row * columns + column;
-  *reinterpret_cast<uint2*>(out.codes + at) =
-      make_uint2(codes[0] | codes[1] << 16, codes[2] | codes[3] << 16);
-  if (threadIdx.x % 4 == 0) out.scales[at / kQ8Group] = static_cast<uint8_t>(scale);
+  if (out.codes != nullptr) {
+    *reinterpret_cast<uint2*>(out.codes + at) =
+        make_uint2(codes[0] | codes[1] << 16, codes[2] | codes[3] << 16);
+    if (threadIdx.x % 4 == 0) out.scales[at / kQ8Group] = static_cast<uint8_t>(scale);
+  }
   if (out.values != nullptr) {
     *reinterpret_cast<uint4*>(out.values + at) = make_uint4(exact[0], exact[1], exact[2], exact[3]);
   }

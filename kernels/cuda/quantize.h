@@ -46,4 +46,28 @@ __device__ __forceinline__ float max_magnitude(float most, float x) {
   return a <= most ? most : (a == a ? a : __int_as_float(0x7f800000));
 }
 
+/// Eight neighbouring bf16 of a row as the values of their Q8 codes; four neighbouring lanes share a group, all of them call.
+__device__ __forceinline__ uint4 q8_values_of(const uint4& v) {
+  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+  float amax = 0;
+#pragma unroll
+  for (const uint32_t word : words) {
+    amax = max_magnitude(amax, __uint_as_float(word << 16));
+    amax = max_magnitude(amax, __uint_as_float(word & 0xffff0000u));
+  }
+  const unsigned group = 0xfu << (threadIdx.x & 28);
+  amax = fmaxf(amax, __shfl_xor_sync(group, amax, 1));
+  amax = fmaxf(amax, __shfl_xor_sync(group, amax, 2));
+  const uint32_t scale = q8_scale(amax);
+  const float inverse = q8_inverse(scale), unit = q8_value(scale);
+  uint32_t values[4];
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const uint32_t codes = e4m3_pair(__uint_as_float(words[w] << 16) * inverse,
+                                     __uint_as_float(words[w] & 0xffff0000u) * inverse);
+    values[w] = e4m3_pair_values(codes, unit);
+  }
+  return make_uint4(values[0], values[1], values[2], values[3]);
+}
+
 }  // namespace cedar::kernels::cuda

@@ -5,6 +5,7 @@
 
 #include "core/float_formats.h"
 #include "kernels/cuda/device_math.h"
+#include "kernels/kv_write.h"
 #include "kernels/paged_rows.h"
 #include "kernels/quantize.h"
 
@@ -33,6 +34,23 @@ __device__ __forceinline__ uint32_t row_pair(const uint8_t* packed, int columns,
     const float scale = e4m3_to_float(packed[columns / 2 + 2 * i / static_cast<int>(kQ4nGroup)]);
     const uint8_t both = packed[i];
     return pack_bf16(e2m1_to_float(both & 15) * scale, e2m1_to_float(both >> 4) * scale);
+  }
+}
+
+/// Copies row `row` of a chunk into its ring, if it is to be kept; by a block of `threads` threads.
+__device__ __forceinline__ void keep_window_row(const RingWriteParams& p, int64_t row,
+                                                int threads) {
+  const int64_t slot = p.slots[row];
+  if (slot < 0) return;
+  uint8_t* to = ring_row(p.rings, slot, p.positions[row]);
+  const uint8_t* from = p.chunk_rows + row * p.rings.row_bytes;
+  const auto address = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
+  if (((address | static_cast<uintptr_t>(p.rings.row_bytes)) & 3) == 0) {
+    for (int64_t i = threadIdx.x; i < p.rings.row_bytes / 4; i += threads) {
+      reinterpret_cast<uint32_t*>(to)[i] = reinterpret_cast<const uint32_t*>(from)[i];
+    }
+  } else {
+    for (int64_t i = threadIdx.x; i < p.rings.row_bytes; i += threads) to[i] = from[i];
   }
 }
 

@@ -98,6 +98,18 @@ __global__ void __launch_bounds__(kPlainThreads) sparse_kernel(SparseAttentionPa
 
 Status sparse_attention(KernelContext& ctx, const SparseAttentionParams& p) {
   if (fits_tiles(p)) return sparse_attention_tiles(ctx, p);
+  if (p.rotate_q) {
+    RopeParams rotate;
+    rotate.x = p.q;
+    rotate.row_stride = p.heads * p.head_dim;
+    rotate.head_stride = rotate.head_dim = p.head_dim;
+    rotate.positions = p.positions;
+    rotate.inv_freq = p.inv_freq;
+    rotate.rows = p.rows;
+    rotate.heads = p.heads;
+    rotate.rotary_dim = p.rotary_dim;
+    CEDAR_CHECK_OK(cuda::rope(ctx, rotate));
+  }
   const int64_t list_bytes = p.topk != nullptr ? p.k * int64_t{sizeof(int32_t)} : 0;
   const auto shared =
       static_cast<size_t>(PlainState::bytes(static_cast<int>(p.head_dim), false) + list_bytes);

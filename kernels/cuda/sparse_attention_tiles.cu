@@ -266,6 +266,18 @@ __device__ __forceinline__ void fetch_query(const SparseAttentionParams& p, Shar
   copy_async_commit();
 }
 
+/// The query's last 64 channels, a tile of their own, turned in place; the consumers' threads. `rotations` turn back.
+__device__ __forceinline__ void rotate_query(Shared& shared, const float2* rotations) {
+  uint8_t* tile = shared.q + 7 * kTileBytes;
+  for (int i = threadIdx.x; i < kHeads * kPairs; i += kConsumers) {
+    const int head = i / kPairs, pair = i % kPairs;
+    auto* word = reinterpret_cast<uint32_t*>(tile + swizzled(head, pair / 4) + pair % 4 * 4);
+    const float2 back = rotations[pair];
+    const float2 turned = rotate(low_half(*word), high_half(*word), make_float2(back.x, -back.y));
+    *word = pack_bf16(turned.x, turned.y);
+  }
+}
+
 /// o * factor to memory, rotated back; through shared memory, so that rows leave in whole lines.
 __device__ __forceinline__ void write_output(const SparseAttentionParams& p, Shared& shared,
                                              int group, const float (&o)[2][64],
@@ -324,6 +336,10 @@ __device__ __forceinline__ void consume(const SparseAttentionParams& p, Shared& 
           rotation(p.positions[query], p.inv_freq[threadIdx.x], true);
     }
     copy_async_wait<0>();
+    if (p.rotate_q) {
+      sync_consumers();
+      rotate_query(shared, shared.rotations[parity]);
+    }
     fence_for_tensor_cores();
     sync_consumers();
     Bf16* o_row = p.o + query * kHeads * kDim;

@@ -15,6 +15,7 @@ namespace cedar::kernels::cuda {
 
 template <int kXBytes, int kWeightBytes, int kRing, int kConsumerWarps>
 struct TileRing {
+  static constexpr int kSlots = kRing;
   static constexpr int kSlotBytes = (kXBytes + kWeightBytes + 1023) / 1024 * 1024;
   static constexpr int kBarrierBytes = 1024;  // keeps the slots aligned as wgmma wants them
   static constexpr int kSharedBytes = kBarrierBytes + kSlotBytes * kRing + 1024;
@@ -44,6 +45,19 @@ struct TileRing {
     if (step >= kRing) barrier_wait(empty(step % kRing), (step / kRing - 1) & 1);
     barrier_arrive_expecting(barrier, bytes);
     copy(x(step), weights(step), barrier);
+  }
+
+  /// fill() in halves, for steps whose x is not there yet: the weights at once, x later.
+  template <class Copy>
+  __device__ __forceinline__ void fill_weights(int step, int bytes, const Copy& copy) const {
+    const uint32_t barrier = full(step % kRing);
+    if (step >= kRing) barrier_wait(empty(step % kRing), (step / kRing - 1) & 1);
+    barrier_arrive_expecting(barrier, bytes);
+    copy(weights(step), barrier);
+  }
+  template <class Copy>
+  __device__ __forceinline__ void fill_x(int step, const Copy& copy) const {
+    copy(x(step), full(step % kRing));
   }
 
   /// Consumers: until the slot of `step` is full; where its parts are; and, by every thread, when this warp

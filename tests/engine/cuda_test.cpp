@@ -8,6 +8,7 @@
 
 #include "core/device_memory.h"
 #include "engine/engine.h"
+#include "engine/layer_launches.h"
 #include "engine/sequence_runner.h"
 #include "tests/support/test_model.h"
 
@@ -229,6 +230,20 @@ TEST_F(OnCuda, RecordedStepsGiveTheBitsOfLaunches) {
     for (size_t i = 0; i < prompts.size(); ++i) {
       EXPECT_EQ(recorded.ids[i], launched.ids[i]) << directory << " " << i;
     }
+  }
+}
+
+TEST_F(OnCuda, LayersAreFewLaunches) {
+  // Small shapes take a launch more here and there: shared heads' groups of wo_a are products of their own, and
+  // hyper-connections of odd widths have no fused kernels. `cedar bench engine` counts the release's shapes.
+  const auto model = load(testing::demo_path(), kCuda);
+  ASSERT_NE(model, nullptr);
+  for (const model::LayerPlan& plan : model->plan.layers) {
+    if (plan.mode != model::LayerMode::reuse || plan.has_engram) continue;
+    const auto decode = count_layer_launches(model, options_on(kCuda), plan.id, 4, true);
+    ASSERT_TRUE(decode.has_value()) << decode.error().message();
+    EXPECT_LE(*decode, 20) << plan.id;
+    EXPECT_GE(*decode, 8) << plan.id;
   }
 }
 
