@@ -1,23 +1,49 @@
 #include "actors/decoder_stage.h"
 
+#include <caf/send.hpp>
+
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "actors/errors.h"
 #include "core/log.h"
 
 namespace cedar::actors {
+namespace {
+
+Result<transport::RegionDescriptor> descriptor_of(const Offer& offer) {
+  CEDAR_TRY(auto descriptor, transport::parse_descriptor(
+                                 {reinterpret_cast<const std::byte*>(offer.descriptor.data()),
+                                  offer.descriptor.size()}));
+  if (descriptor.owner != identity_of(offer.owner)) {
+    return make_error(Errc::invalid_argument, "an offer of " + to_string(descriptor.owner) +
+                                                  " in the name of " +
+                                                  to_string(identity_of(offer.owner)));
+  }
+  return descriptor;
+}
+
+/// A callback of the data plane as a message to the stage, if that lives.
+template <class Message>
+void tell(const caf::actor_addr& stage, Message message) {
+  if (auto actor = caf::actor_cast<caf::actor>(stage)) {
+    caf::anon_send(actor, std::move(message));
+  }
+}
+
+Error outcome(const Status& status) { return status ? Error{Errc::ok, {}} : status.error(); }
+Status outcome(const Error& error) { return error.code == Errc::ok ? Status{} : Status{error}; }
+
+}  // namespace
 
 DecoderStage::DecoderStage(caf::actor_config& config, DecoderStageSetup setup)
     : typed_event_based_actor(config), setup_(std::move(setup)) {}
 
 DecoderStage::behavior_type DecoderStage::make_behavior() {
-  auto engine = setup_.make_engine();
-  if (engine) {
-    engine_ = std::move(*engine);
-  } else {
-    log::error("decoder", "cannot start", {{"error", engine.error().message()}});
-    quit(to_caf(engine.error()));
+  if (const Status started = start(); !started) {
+    log::error("decoder", "cannot start", {{"error", started.error().message()}});
+    quit(to_caf(started.error()));
   }
   publish_load();
   set_down_handler([this](caf::down_msg& down) {
@@ -30,7 +56,31 @@ DecoderStage::behavior_type DecoderStage::make_behavior() {
       [this](const TakeOver& message) { take_over(message); },
       [this](const CancelWork& message) { cancel(message.attempt.handoff); },
       [this](StepAtom) { step(); },
+      [this](const PullEnded& message) {
+        puller_->pulled(message.pull, outcome(message.error));
+        publish_load();
+      },
+      [this](const OwnerReached& message) {
+        puller_->connected(message.owner, outcome(message.error));
+        publish_load();
+      },
   };
+}
+
+Status DecoderStage::start() {
+  CEDAR_TRY(engine_, setup_.make_engine());
+  setup_.pulls.block_bytes = engine_->block_bytes();
+  setup_.pulls.state_bytes = engine_->max_handoff_bytes();
+  OfferPuller::Handlers handlers;
+  handlers.pulled = [stage = address()](uint64_t pull, const Status& status) {
+    tell(stage, PullEnded{pull, outcome(status)});
+  };
+  handlers.connected = [stage = address()](const DataEndpoint& owner, const Status& status) {
+    tell(stage, OwnerReached{owner, outcome(status)});
+  };
+  OfferPuller::Receiver& receiver = *this;
+  puller_.emplace(*setup_.plane.transport, setup_.pulls, receiver, std::move(handlers));
+  return {};
 }
 
 void DecoderStage::on_exit() {
@@ -39,6 +89,7 @@ void DecoderStage::on_exit() {
   }
   waiting_.clear();
   lives_.clear();
+  puller_.reset();
   engine_.reset();
 }
 
@@ -49,7 +100,10 @@ DecoderStage::Promise DecoderStage::reserve(ReserveRoom message) {
     return promise;
   }
   monitor(message.session);
-  Waiting waiting{std::move(message), promise};
+  // The handshake goes on while the encoder reads. Our own pages are read where they are.
+  if (message.encoder != setup_.plane.endpoint) puller_->connect(message.encoder);
+  const auto deadline = transport::Clock::now() + message.remaining;
+  Waiting waiting{std::move(message), promise, deadline};
   if (!waiting_.empty() || !try_reserve(waiting)) waiting_.push_back(std::move(waiting));
   publish_load();
   return promise;
@@ -62,7 +116,11 @@ bool DecoderStage::try_reserve(Waiting& waiting) {
   const RequestId number = request.id;
   const auto status = engine_->reserve(std::move(request));
   if (status) {
-    lives_.emplace(number, Live{handoff, waiting.message.session});
+    Live live;
+    live.handoff = handoff;
+    live.session = waiting.message.session;
+    live.deadline = waiting.deadline;
+    lives_.emplace(number, std::move(live));
     numbers_.emplace(handoff, number);
     waiting.promise.deliver(RoomReserved{handoff});
     return true;
@@ -84,45 +142,174 @@ DecoderStage::Lives::iterator DecoderStage::find(HandoffId handoff) {
   return number == numbers_.end() ? lives_.end() : lives_.find(number->second);
 }
 
-namespace {
-
-Result<transport::RegionDescriptor> descriptor_of(const Offer& offer) {
-  return transport::parse_descriptor(
-      {reinterpret_cast<const std::byte*>(offer.descriptor.data()), offer.descriptor.size()});
+DecoderStage::Lives::iterator DecoderStage::accept(const Attempt& attempt) {
+  const auto entry = find(attempt.handoff);
+  if (entry == lives_.end()) return entry;
+  Live& live = entry->second;
+  if (live.started || attempt.number < live.attempt) return lives_.end();
+  if (attempt.number > live.attempt) {
+    puller_->drop({live.handoff, live.attempt});
+    std::replace(live.blocks.begin(), live.blocks.end(), Block::asked, Block::missing);
+    live.asked = 0;
+    live.state.reset();
+    live.attempt = attempt.number;
+  }
+  return entry;
 }
 
-}  // namespace
-
 void DecoderStage::import_blocks(const ImportBlocks& message) {
-  const auto live = find(message.attempt.handoff);
-  if (live == lives_.end()) return;
-  const auto import = [&]() -> Status {
-    CEDAR_TRY(const auto descriptor, descriptor_of(message.blocks));
-    CEDAR_TRY(const auto bytes, setup_.plane.transport->read_in_place(descriptor));
-    for (size_t i = 0; i < descriptor.ranges.size(); ++i) {
-      CEDAR_CHECK_OK(
-          engine_->import_block(live->first, message.first + static_cast<int64_t>(i), bytes[i]));
+  const auto live = accept(message.attempt);
+  if (live == lives_.end()) {
+    if (const auto late = descriptor_of(message.blocks)) {
+      setup_.plane.transport->release(late->owner, late->lease);
+    }
+    return;
+  }
+  if (const Status status = import_blocks(live, message); !status) {
+    give_up_attempt(live, status.error());
+  }
+  publish_load();
+}
+
+Status DecoderStage::import_blocks(Lives::iterator entry, const ImportBlocks& message) {
+  CEDAR_TRY(auto descriptor, descriptor_of(message.blocks));
+  Live& live = entry->second;
+  const auto count = static_cast<int64_t>(descriptor.ranges.size());
+  const int64_t most = engine_->load().total_blocks;
+  if (message.first < 0 || message.first > most || count > most - message.first) {
+    return make_error(Errc::invalid_argument, std::to_string(count) + " KV blocks from block " +
+                                                  std::to_string(message.first) +
+                                                  ", the decoder has " + std::to_string(most));
+  }
+  for (const transport::ByteRange& range : descriptor.ranges) {
+    if (static_cast<int64_t>(range.bytes) == engine_->block_bytes()) continue;
+    return make_error(Errc::invalid_argument, "KV block of " + std::to_string(range.bytes) +
+                                                  " bytes, expected " +
+                                                  std::to_string(engine_->block_bytes()));
+  }
+  const auto end = static_cast<size_t>(message.first + count);
+  if (live.blocks.size() < end) live.blocks.resize(end, Block::missing);
+  // Blocks that an earlier encoder sent are here; nothing is fetched twice.
+  Fetch fetch;
+  fetch.attempt = message.attempt;
+  fetch.owner = message.blocks.owner;
+  fetch.deadline = live.deadline;
+  const auto ranges = std::exchange(descriptor.ranges, {});
+  for (int64_t i = 0; i < count; ++i) {
+    if (live.blocks[static_cast<size_t>(message.first + i)] != Block::missing) continue;
+    fetch.blocks.push_back(message.first + i);
+    descriptor.ranges.push_back(ranges[static_cast<size_t>(i)]);
+  }
+  if (fetch.blocks.empty()) {
+    setup_.plane.transport->release(descriptor.owner, descriptor.lease);
+    return {};
+  }
+  for (const int64_t block : fetch.blocks) live.blocks[static_cast<size_t>(block)] = Block::asked;
+  live.asked += static_cast<int64_t>(fetch.blocks.size());
+  if (descriptor.owner == setup_.plane.transport->identity()) {
+    {
+      CEDAR_TRY(const auto bytes, setup_.plane.transport->read_in_place(descriptor));
+      for (size_t i = 0; i < fetch.blocks.size(); ++i) {
+        block_arrived(message.attempt, fetch.blocks[i], bytes[i]);
+      }
     }
     setup_.plane.transport->release(descriptor.owner, descriptor.lease);
     return {};
-  };
-  if (const Status status = import(); !status) fail(live, status.error());
+  }
+  fetch.source = std::move(descriptor);
+  puller_->add(std::move(fetch));
+  return {};
+}
+
+void DecoderStage::block_arrived(const Attempt& attempt, int64_t index,
+                                 std::span<const std::byte> bytes) {
+  const auto entry = find(attempt.handoff);
+  if (entry == lives_.end()) return;
+  Live& live = entry->second;
+  const Status status = engine_->import_block(entry->first, index, bytes);
+  if (!status) return fail(entry, status.error());
+  live.blocks[static_cast<size_t>(index)] = Block::here;
+  --live.asked;
+  try_start(entry);
 }
 
 void DecoderStage::take_over(const TakeOver& message) {
-  const auto live = find(message.attempt.handoff);
-  if (live == lives_.end()) return;
-  const auto start = [&]() -> Status {
-    CEDAR_TRY(const auto descriptor, descriptor_of(message.state));
-    CEDAR_TRY(const auto bytes, setup_.plane.transport->read_in_place(descriptor));
-    CEDAR_TRY(engine::Handoff handoff, engine::parse_handoff(bytes[0]));
+  const auto live = accept(message.attempt);
+  if (live == lives_.end()) {
+    if (const auto late = descriptor_of(message.state)) {
+      setup_.plane.transport->release(late->owner, late->lease);
+    }
+    return;
+  }
+  if (const Status status = take_over(live, message); !status) {
+    give_up_attempt(live, status.error());
+  }
+}
+
+Status DecoderStage::take_over(Lives::iterator entry, const TakeOver& message) {
+  CEDAR_TRY(auto descriptor, descriptor_of(message.state));
+  if (descriptor.ranges.size() != 1 ||
+      static_cast<int64_t>(descriptor.bytes()) > engine_->max_handoff_bytes()) {
+    return make_error(Errc::invalid_argument,
+                      "hand-off state of " + std::to_string(descriptor.bytes()) + " bytes in " +
+                          std::to_string(descriptor.ranges.size()) + " ranges, expected one of " +
+                          std::to_string(engine_->max_handoff_bytes()) + " at most");
+  }
+  if (descriptor.owner == setup_.plane.transport->identity()) {
+    {
+      CEDAR_TRY(const auto bytes, setup_.plane.transport->read_in_place(descriptor));
+      CEDAR_TRY(entry->second.state, engine::parse_handoff(bytes[0]));
+    }
     setup_.plane.transport->release(descriptor.owner, descriptor.lease);
-    return engine_->start(live->first, std::move(handoff));
-  };
-  if (const Status status = start(); !status) return fail(live, status.error());
-  send(live->second.session, ReplayBegun{live->second.handoff});
+    try_start(entry);
+    return {};
+  }
+  Fetch fetch;
+  fetch.attempt = message.attempt;
+  fetch.owner = message.state.owner;
+  fetch.deadline = entry->second.deadline;
+  fetch.source = std::move(descriptor);
+  puller_->add(std::move(fetch));
+  return {};
+}
+
+void DecoderStage::state_arrived(const Attempt& attempt, std::span<const std::byte> bytes) {
+  const auto entry = find(attempt.handoff);
+  if (entry == lives_.end()) return;
+  auto state = engine::parse_handoff(bytes);
+  if (!state) return give_up_attempt(entry, state.error());
+  entry->second.state = std::move(*state);
+  try_start(entry);
+}
+
+void DecoderStage::try_start(Lives::iterator entry) {
+  Live& live = entry->second;
+  if (live.started || !live.state || live.asked > 0) return;
+  live.started = true;
+  const Status status = engine_->start(entry->first, std::move(*live.state));
+  live.state.reset();
+  if (!status) return fail(entry, status.error());
+  send(live.session, ReplayBegun{live.handoff});
   schedule_step();
   publish_load();
+}
+
+void DecoderStage::fetch_failed(const Attempt& attempt, const Error& error) {
+  const auto entry = find(attempt.handoff);
+  if (entry != lives_.end()) give_up_attempt(entry, error);
+}
+
+void DecoderStage::give_up_attempt(Lives::iterator entry, const Error& error) {
+  Live& live = entry->second;
+  const Attempt attempt{live.handoff, live.attempt};
+  log::warn("decoder", "cannot fetch from an encoder", {{"error", error.message()}});
+  puller_->drop(attempt);
+  std::replace(live.blocks.begin(), live.blocks.end(), Block::asked, Block::missing);
+  live.asked = 0;
+  live.state.reset();
+  // What is still on its way of this attempt is late now.
+  ++live.attempt;
+  send(live.session, PullFailed{attempt, error});
 }
 
 void DecoderStage::step() {
@@ -134,10 +321,11 @@ void DecoderStage::step() {
     for (auto& [number, tokens] : batches) {
       const auto live = lives_.find(number);
       if (live == lives_.end()) continue;
-      const Live known = live->second;
+      const SessionActor session = live->second.session;
+      const HandoffId handoff = live->second.handoff;
       // Free first: whoever sees the last token also sees the room it leaves.
       if (tokens.back().finish != engine::FinishReason::none) forget(live);
-      send(known.session, TokenBatch{known.handoff, std::move(tokens)});
+      send(session, TokenBatch{handoff, std::move(tokens)});
     }
   } else {
     // The engine cannot say which sequence is to blame, so none of them can go on.
@@ -164,13 +352,15 @@ void DecoderStage::cancel(HandoffId handoff) {
 }
 
 void DecoderStage::fail(Lives::iterator live, const Error& error) {
-  const Live known = live->second;
+  const SessionActor session = live->second.session;
+  const HandoffId handoff = live->second.handoff;
   forget(live);
-  send(known.session, StageFailed{{known.handoff, 0}, error});
+  send(session, StageFailed{{handoff, 0}, error});
 }
 
 void DecoderStage::forget(Lives::iterator live) {
   engine_->cancel(live->first);
+  puller_->drop({live->second.handoff, live->second.attempt});
   const caf::actor_addr session = live->second.session.address();
   demonitor(session);
   sessions_.erase(session);
@@ -187,12 +377,13 @@ void DecoderStage::schedule_step() {
 }
 
 void DecoderStage::publish_load() {
-  if (!engine_) return;
+  if (!puller_) return;
   const engine::DecodeLoad load = engine_->load();
   LoadBoard& board = *setup_.board;
   board.decoder_sequences = static_cast<int64_t>(lives_.size());
   board.decoder_free_blocks = load.free_blocks;
   board.decoder_total_blocks = load.total_blocks;
+  board.decoder_staging_slots = static_cast<int64_t>(puller_->slots_in_use());
 }
 
 }  // namespace cedar::actors

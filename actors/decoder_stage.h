@@ -1,6 +1,7 @@
 #pragma once
-// Runs the writing half: one ragged batch after the other while sequences are live, messages in between.
-// Owns the engine; detached, because a step computes for long.
+// Runs the writing half: one ragged batch after the other while sequences are live, messages in between. Fetches what
+// encoders offer and imports it between steps; a sequence begins when its blocks and its state are here. Owns the engine;
+// detached, because a step computes for long.
 
 #include <caf/actor_addr.hpp>
 #include <caf/typed_event_based_actor.hpp>
@@ -9,10 +10,13 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "actors/data_plane.h"
 #include "actors/load_board.h"
 #include "actors/messages.h"
+#include "actors/offer_puller.h"
 #include "actors/stage_engines.h"
 
 namespace cedar::actors {
@@ -21,9 +25,23 @@ struct DecoderStageSetup {
   DecoderEngineFactory make_engine;
   DataPlane plane;
   std::shared_ptr<LoadBoard> board;
+  OfferPullerOptions pulls;  // the sizes of blocks and states come from the engine
 };
 
-class DecoderStage final : public DecoderStageActor::extend<caf::reacts_to<StepAtom>>::base {
+/// From the stage's own data plane. `error` has the code ok when all went well.
+struct PullEnded {
+  uint64_t pull = 0;
+  Error error;
+};
+struct OwnerReached {
+  DataEndpoint owner;
+  Error error;
+};
+
+class DecoderStage final
+    : public DecoderStageActor::extend<caf::reacts_to<StepAtom>, caf::reacts_to<PullEnded>,
+                                       caf::reacts_to<OwnerReached>>::base,
+      private OfferPuller::Receiver {
  public:
   /// The stage dies with the error when the engine cannot be made.
   DecoderStage(caf::actor_config& config, DecoderStageSetup setup);
@@ -34,24 +52,46 @@ class DecoderStage final : public DecoderStageActor::extend<caf::reacts_to<StepA
 
  private:
   using Promise = caf::typed_response_promise<RoomReserved>;
+  enum class Block : uint8_t { missing, asked, here };
   struct Waiting {
     ReserveRoom message;
     Promise promise;
+    transport::TimePoint deadline;
   };
   /// A hand-off with room in the engine, which knows it by a number of this stage.
   struct Live {
     HandoffId handoff;
     SessionActor session;
+    transport::TimePoint deadline;
+    uint32_t attempt = 0;  // whose offers are taken
+    std::vector<Block> blocks;
+    int64_t asked = 0;  // blocks under way
+    std::optional<engine::Handoff> state;
+    bool started = false;
   };
   using Lives = std::map<RequestId, Live>;
 
+  Status start();
   Promise reserve(ReserveRoom message);
   /// False: no room, and a live sequence will free some.
   bool try_reserve(Waiting& waiting);
   void reserve_waiting();
   Lives::iterator find(HandoffId handoff);
+  /// The live hand-off that takes offers of this attempt; a newer one ends those before it.
+  Lives::iterator accept(const Attempt& attempt);
   void import_blocks(const ImportBlocks& message);
+  Status import_blocks(Lives::iterator live, const ImportBlocks& message);
   void take_over(const TakeOver& message);
+  Status take_over(Lives::iterator live, const TakeOver& message);
+  void try_start(Lives::iterator live);
+  void give_up_attempt(Lives::iterator live, const Error& error);
+
+  // What was fetched.
+  void block_arrived(const Attempt& attempt, int64_t index,
+                     std::span<const std::byte> bytes) override;
+  void state_arrived(const Attempt& attempt, std::span<const std::byte> bytes) override;
+  void fetch_failed(const Attempt& attempt, const Error& error) override;
+
   void step();
   void cancel(HandoffId handoff);
   void fail(Lives::iterator live, const Error& error);
@@ -61,6 +101,7 @@ class DecoderStage final : public DecoderStageActor::extend<caf::reacts_to<StepA
 
   DecoderStageSetup setup_;
   std::unique_ptr<DecoderEngine> engine_;
+  std::optional<OfferPuller> puller_;
   Lives lives_;
   std::map<HandoffId, RequestId> numbers_;  // of lives_
   std::deque<Waiting> waiting_;
@@ -70,3 +111,6 @@ class DecoderStage final : public DecoderStageActor::extend<caf::reacts_to<StepA
 };
 
 }  // namespace cedar::actors
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::PullEnded)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::OwnerReached)

@@ -86,7 +86,7 @@ void EncoderStage::begin(BeginPrefill message) {
 bool EncoderStage::try_submit(RequestId id) {
   Work& work = works_.at(id);
   const GenerateRequest& request = *work.begin.request;
-  const auto status = engine_->submit({id, request.decode.prompt, request.images});
+  const auto status = engine_->submit({id, engine::tokens_to_read(request.decode), request.images});
   if (status) {
     work.in_engine = true;
     schedule_step();

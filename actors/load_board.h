@@ -19,6 +19,7 @@ struct LoadBoard {
   std::atomic<int64_t> decoder_sequences{0};
   std::atomic<int64_t> decoder_free_blocks{0};
   std::atomic<int64_t> decoder_total_blocks{0};
+  std::atomic<int64_t> decoder_staging_slots{0};  // being written to, or not known to be finished
 };
 
 }  // namespace cedar::actors

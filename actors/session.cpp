@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "actors/errors.h"
+#include "core/log.h"
 
 namespace cedar::actors {
 namespace {
@@ -14,7 +15,18 @@ HandoffId new_handoff() {
   return HandoffId{uint64_t{random()} << 32 | random()};
 }
 
+/// Errors that say something about the stage, not about the request: another stage may do better.
+bool stage_is_to_blame(const Error& error) {
+  return error.code == Errc::unavailable || error.code == Errc::overloaded ||
+         error.code == Errc::stale_generation;
+}
+
 }  // namespace
+
+template <class Stage>
+void Session::cancel_at(const Stage& stage) {
+  if (stage) send<caf::message_priority::high>(stage, CancelWork{attempt_});
+}
 
 Session::Session(caf::actor_config& config, SessionSetup setup)
     : typed_event_based_actor(config), setup_(std::move(setup)), attempt_{new_handoff(), 1} {}
@@ -22,31 +34,16 @@ Session::Session(caf::actor_config& config, SessionSetup setup)
 Session::behavior_type Session::make_behavior() {
   monitor(setup_.encoder.stage);
   monitor(setup_.decoder.stage);
-  set_down_handler([this](caf::down_msg& down) {
-    const bool is_encoder = down.source == setup_.encoder.stage.address();
-    // Once it has handed over, the encoder is no longer needed.
-    if (is_encoder && phase_ > Phase::prefilling) return;
-    fail(make_error(Errc::unavailable,
-                    is_encoder ? "the encoder stage went down" : "the decoder stage went down"));
-  });
+  set_down_handler([this](caf::down_msg& down) { on_down(down); });
   reserve();
   return {
-      [this](PrefillProgress& progress) { on_progress(std::move(progress)); },
-      [this](const ReplayBegun& message) {
-        if (message.id == attempt_.handoff) on_replay();
-      },
-      [this](TokenBatch& batch) {
-        if (batch.id == attempt_.handoff) on_tokens(std::move(batch));
-      },
+      [this](PrefillProgress& message) { on_progress(std::move(message)); },
+      [this](const ReplayBegun& message) { on_replay(message); },
+      [this](TokenBatch& message) { on_tokens(std::move(message)); },
       [this](PullFailed& message) {
-        if (message.attempt == attempt_) fail(std::move(message.error));
+        if (message.attempt == attempt_) replace_encoder(std::move(message.error));
       },
-      [this](StageFailed& message) {
-        if (message.attempt.handoff != attempt_.handoff) return;
-        if (message.attempt.number == 0 || message.attempt == attempt_) {
-          fail(std::move(message.error));
-        }
-      },
+      [this](StageFailed& message) { on_stage_failed(std::move(message)); },
       [this](const EndSession& message) {
         if (message.code == Errc::cancelled) {
           abandon();
@@ -70,7 +67,20 @@ std::chrono::milliseconds Session::remaining() const {
   return std::max(left, std::chrono::milliseconds(1));
 }
 
+void Session::on_down(const caf::down_msg& down) {
+  if (setup_.decoder.stage && down.source == setup_.decoder.stage.address()) {
+    replace_decoder(make_error(Errc::unavailable, "the decoder stage went down"));
+  } else if (setup_.encoder.stage && down.source == setup_.encoder.stage.address()) {
+    // Afterwards all is offered: the decoder tells whether it could still fetch it.
+    if (phase_ == Phase::reserving || phase_ == Phase::prefilling) {
+      replace_encoder(make_error(Errc::unavailable, "the encoder stage went down"));
+    }
+  }
+}
+
 void Session::reserve() {
+  phase_ = Phase::reserving;
+  has_room_ = false;
   // The stage answers only when there is room.
   request(setup_.decoder.stage, remaining(),
           ReserveRoom{attempt_.handoff,
@@ -78,70 +88,158 @@ void Session::reserve() {
                       SessionActor{this},
                       setup_.encoder.endpoint,
                       remaining()})
-      .then([this](const RoomReserved&) { prefill(); },
-            [this](const caf::error& error) { fail(from_caf(error)); });
+      .then(
+          [this](const RoomReserved& reply) {
+            if (reply.id != attempt_.handoff) return;
+            has_room_ = true;
+            if (phase_ == Phase::reserving) prefill();
+          },
+          [this, handoff = attempt_.handoff](const caf::error& error) {
+            if (handoff == attempt_.handoff) on_no_room(error);
+          });
+}
+
+void Session::on_no_room(const caf::error& error) {
+  Error reason = from_caf(error);
+  if (stage_is_to_blame(reason)) {
+    replace_decoder(std::move(reason));
+  } else {
+    fail(std::move(reason));
+  }
 }
 
 void Session::prefill() {
-  if (phase_ != Phase::reserving) return;
   phase_ = Phase::prefilling;
-  setup_.sink->event(PrefillEvent{0, static_cast<int64_t>(setup_.request->decode.prompt.size())});
+  if (!resumed() && told_computed_ < 0) {
+    told_computed_ = 0;
+    setup_.sink->event(PrefillEvent{0, prompt_tokens()});
+  }
   send(setup_.encoder.stage,
        BeginPrefill{attempt_, {setup_.request}, SessionActor{this}, remaining()});
 }
 
 void Session::on_progress(PrefillProgress progress) {
-  if (progress.attempt != attempt_) return;
-  const auto total = static_cast<int64_t>(setup_.request->decode.prompt.size());
-  switch (phase_) {
-    case Phase::prefilling:
-      // The decoder first: it is what the client waits for.
-      if (!progress.blocks.empty()) {
-        send(setup_.decoder.stage,
-             ImportBlocks{attempt_, progress.first_block, std::move(progress.blocks)});
-      }
-      if (progress.finished) {
-        phase_ = Phase::handing_over;
-        send(setup_.decoder.stage, TakeOver{attempt_, std::move(progress.state)});
-      }
-      setup_.sink->event(PrefillEvent{progress.computed, total});
-      if (progress.finished) {
-        setup_.sink->event(PromptReadEvent{total, 0});
-        send(setup_.router, EncoderFree{id()});
-      }
-      return;
-    case Phase::reserving:
-    case Phase::handing_over:
-    case Phase::decoding:
-    case Phase::done: return;
+  if (progress.attempt != attempt_) {
+    // Its cancellation has overtaken its begin.
+    if (const auto stage = caf::actor_cast<EncoderStageActor>(current_sender())) {
+      send(stage, CancelWork{progress.attempt});
+    }
+    return;
+  }
+  if (phase_ != Phase::prefilling) return;
+  // The decoder first: it is what the client waits for.
+  if (!progress.blocks.empty()) {
+    send(setup_.decoder.stage,
+         ImportBlocks{attempt_, progress.first_block, std::move(progress.blocks)});
+  }
+  if (progress.finished) {
+    phase_ = Phase::handing_over;
+    send(setup_.decoder.stage, TakeOver{attempt_, std::move(progress.state)});
+    send(setup_.router, EncoderFree{id()});
+  }
+  if (resumed()) return;  // the client has heard of its prompt
+  if (progress.computed > told_computed_) {
+    told_computed_ = progress.computed;
+    setup_.sink->event(PrefillEvent{progress.computed, prompt_tokens()});
+  }
+  if (progress.finished && !std::exchange(told_read_, true)) {
+    setup_.sink->event(PromptReadEvent{prompt_tokens(), 0});
   }
 }
 
-void Session::on_replay() {
-  if (phase_ == Phase::handing_over) setup_.sink->event(ReplayEvent{});
+void Session::on_replay(const ReplayBegun& message) {
+  if (message.id != attempt_.handoff || phase_ != Phase::handing_over) return;
+  phase_ = Phase::replaying;
+  if (!resumed()) setup_.sink->event(ReplayEvent{});
 }
 
 void Session::on_tokens(TokenBatch batch) {
-  switch (phase_) {
-    case Phase::handing_over: phase_ = Phase::decoding; [[fallthrough]];
-    case Phase::decoding: {
-      const engine::TokenEvent last = batch.tokens.back();
-      if (last.finish == engine::FinishReason::failed) {
-        batch.tokens.pop_back();  // it carries the error, no token
-      }
-      for (engine::TokenEvent& token : batch.tokens) token.id = id();  // not the stage's own number
-      if (!batch.tokens.empty()) setup_.sink->event(TokensEvent{std::move(batch.tokens)});
-      if (last.finish == engine::FinishReason::failed) {
-        fail(last.error.value_or(make_error(Errc::internal, "the decoder gave no reason")));
-      } else if (last.finish != engine::FinishReason::none) {
-        finish(last.finish);
-      }
-      return;
-    }
-    case Phase::reserving:
-    case Phase::prefilling:
-    case Phase::done: return;
+  if (batch.id != attempt_.handoff || batch.tokens.empty()) return;
+  if (phase_ == Phase::replaying) phase_ = Phase::decoding;
+  if (phase_ != Phase::decoding) return;
+  const engine::TokenEvent last = batch.tokens.back();
+  const bool failed = last.finish == engine::FinishReason::failed;
+  if (failed) batch.tokens.pop_back();  // it carries the error, no token
+  for (engine::TokenEvent& token : batch.tokens) {
+    token.id = id();  // not the stage's own number
+    emitted_.push_back(token.token.token);
   }
+  if (!batch.tokens.empty()) setup_.sink->event(TokensEvent{std::move(batch.tokens)});
+  if (failed) {
+    fail(last.error.value_or(make_error(Errc::internal, "the decoder gave no reason")));
+  } else if (last.finish != engine::FinishReason::none) {
+    finish(last.finish);
+  }
+}
+
+void Session::on_stage_failed(StageFailed message) {
+  if (message.attempt.handoff != attempt_.handoff) return;
+  const bool by_decoder = message.attempt.number == 0;
+  if (!by_decoder && message.attempt != attempt_) return;
+  if (!stage_is_to_blame(message.error)) {
+    fail(std::move(message.error));
+  } else if (by_decoder) {
+    replace_decoder(std::move(message.error));
+  } else {
+    replace_encoder(std::move(message.error));
+  }
+}
+
+bool Session::may_replace(const Error& reason) {
+  if (phase_ == Phase::done) return false;  // what comes between the end and the exit
+  if (++replacements_ > setup_.max_replacements) {
+    fail(reason);
+    return false;
+  }
+  log::warn("session", "replacing a stage",
+            {{"request", id().value}, {"replacement", replacements_}, {"why", reason.message()}});
+  return true;
+}
+
+void Session::replace_encoder(Error reason) {
+  if (!may_replace(reason)) return;
+  cancel_at(setup_.encoder.stage);
+  ++attempt_.number;
+  phase_ = Phase::rerouting;
+  request(setup_.router, remaining(), ReplaceEncoder{id(), std::exchange(setup_.encoder.stage, {})})
+      .then(
+          [this, attempt = attempt_](EncoderChoice& choice) {
+            if (attempt != attempt_ || phase_ != Phase::rerouting) return;
+            setup_.encoder = std::move(choice);
+            monitor(setup_.encoder.stage);
+            phase_ = Phase::reserving;
+            if (has_room_) prefill();
+          },
+          [this, attempt = attempt_, reason](const caf::error&) {
+            if (attempt == attempt_ && phase_ == Phase::rerouting) fail(reason);
+          });
+}
+
+void Session::replace_decoder(Error reason) {
+  if (!may_replace(reason)) return;
+  abandon();
+  attempt_ = {new_handoff(), 1};
+  phase_ = Phase::rerouting;
+  if (!emitted_.empty()) {
+    // The old request may be in use by a stage.
+    auto resumed = std::make_shared<GenerateRequest>(*setup_.request);
+    resumed->decode.emitted.insert(resumed->decode.emitted.end(), emitted_.begin(), emitted_.end());
+    emitted_.clear();
+    setup_.request = std::move(resumed);
+  }
+  request(setup_.router, remaining(), ReplaceDecoder{id(), std::exchange(setup_.decoder.stage, {})})
+      .then(
+          [this, attempt = attempt_](EncoderChoice& encoder, DecoderChoice& decoder) {
+            if (attempt != attempt_ || phase_ != Phase::rerouting) return;
+            setup_.encoder = std::move(encoder);
+            setup_.decoder = std::move(decoder);
+            monitor(setup_.encoder.stage);
+            monitor(setup_.decoder.stage);
+            reserve();
+          },
+          [this, attempt = attempt_, reason](const caf::error&) {
+            if (attempt == attempt_ && phase_ == Phase::rerouting) fail(reason);
+          });
 }
 
 void Session::finish(engine::FinishReason reason) {
@@ -160,8 +258,8 @@ void Session::fail(Error error) {
 }
 
 void Session::abandon() {
-  send<caf::message_priority::high>(setup_.encoder.stage, CancelWork{attempt_});
-  send<caf::message_priority::high>(setup_.decoder.stage, CancelWork{attempt_});
+  cancel_at(setup_.encoder.stage);
+  cancel_at(setup_.decoder.stage);
 }
 
 }  // namespace cedar::actors

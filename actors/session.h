@@ -2,11 +2,16 @@
 // One request from its reservation to its last token, and the hub of its stages: what one of them says to the other goes
 // through here. Watches both stages and is watched by them: whoever dies first, the other side frees what the request
 // held.
+//
+// A lost stage is replaced, a few times and within the request's own deadline. Another encoder reads the prompt again,
+// and the decoder keeps the blocks it has. Another decoder begins again from the prompt and the tokens that the client
+// has; the answer goes on with the next index.
 
 #include <caf/typed_event_based_actor.hpp>
 
 #include <chrono>
 #include <memory>
+#include <vector>
 
 #include "actors/messages.h"
 
@@ -19,6 +24,7 @@ struct SessionSetup {
   EncoderChoice encoder;
   DecoderChoice decoder;
   RouterActor router;
+  int32_t max_replacements = 3;  // of stages
 };
 
 class Session final : public SessionActor::base {
@@ -31,24 +37,51 @@ class Session final : public SessionActor::base {
 
  private:
   /// reserving: the decoder holds room.  prefilling: the encoder reads, blocks flow to the decoder.
-  /// handing_over: the decoder has the hand-off and replays.  decoding: tokens arrive.  done: told the sink.
-  enum class Phase : uint8_t { reserving, prefilling, handing_over, decoding, done };
+  /// handing_over: the encoder is done, the decoder fetches the rest.  replaying: the encoder is not needed any more.
+  /// decoding: tokens arrive.  rerouting: the router looks for another stage.  done: told the sink.
+  enum class Phase : uint8_t {
+    reserving,
+    prefilling,
+    handing_over,
+    replaying,
+    decoding,
+    rerouting,
+    done
+  };
 
   RequestId id() const { return setup_.request->decode.id; }
+  int64_t prompt_tokens() const {
+    return static_cast<int64_t>(setup_.request->decode.prompt.size());
+  }
+  bool resumed() const { return !setup_.request->decode.emitted.empty(); }
   std::chrono::milliseconds remaining() const;
   void reserve();
+  void on_no_room(const caf::error& error);
   void prefill();
+  void on_down(const caf::down_msg& down);
   void on_progress(PrefillProgress progress);
-  void on_replay();
+  void on_replay(const ReplayBegun& message);
   void on_tokens(TokenBatch batch);
+  void on_stage_failed(StageFailed message);
+  void replace_encoder(Error reason);
+  void replace_decoder(Error reason);
+  /// False, and the request has failed, when too many stages were replaced already.
+  bool may_replace(const Error& reason);
   void finish(engine::FinishReason reason);
   void fail(Error error);
   /// Both stages stop within one step; then the session ends.
   void abandon();
+  template <class Stage>
+  void cancel_at(const Stage& stage);
 
   SessionSetup setup_;
   Attempt attempt_;  // the current one; what speaks of another is late
   Phase phase_ = Phase::reserving;
+  int32_t replacements_ = 0;
+  int64_t told_computed_ = -1;  // of the prompt, so that progress never goes back
+  bool told_read_ = false;
+  bool has_room_ = false;         // at the decoder, for this hand-off
+  std::vector<TokenId> emitted_;  // by this decoder
 };
 
 }  // namespace cedar::actors

@@ -40,6 +40,8 @@ class DecodeAdapter final : public DecoderEngine {
     return engine_->start(id, std::move(handoff));
   }
   void cancel(RequestId id) override { engine_->cancel(id); }
+  int64_t block_bytes() const override { return engine_->block_bytes(); }
+  int64_t max_handoff_bytes() const override { return engine_->max_handoff_bytes(); }
   bool idle() const override { return engine_->idle(); }
   Result<std::vector<engine::TokenEvent>> step() override { return engine_->step(); }
   engine::DecodeLoad load() const override { return engine_->load(); }

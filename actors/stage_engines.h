@@ -35,6 +35,8 @@ class DecoderEngine {
   virtual Status import_block(RequestId id, int64_t index, std::span<const std::byte> bytes) = 0;
   virtual Status start(RequestId id, engine::Handoff handoff) = 0;
   virtual void cancel(RequestId id) = 0;
+  virtual int64_t block_bytes() const = 0;
+  virtual int64_t max_handoff_bytes() const = 0;
   virtual bool idle() const = 0;
   virtual Result<std::vector<engine::TokenEvent>> step() = 0;
   virtual engine::DecodeLoad load() const = 0;

@@ -40,8 +40,8 @@ typename I::result_type inspect(I& f, SamplingParams& x) {
 
 template <class I>
 typename I::result_type inspect(I& f, DecodeRequest& x) {
-  return f(caf::meta::type_name("DecodeRequest"), x.id, x.prompt, x.sampling, x.max_new_tokens,
-           x.stop_ids, x.ignore_eos, x.constraint);
+  return f(caf::meta::type_name("DecodeRequest"), x.id, x.prompt, x.emitted, x.sampling,
+           x.max_new_tokens, x.stop_ids, x.ignore_eos, x.constraint);
 }
 
 template <class I>

@@ -23,7 +23,7 @@ struct Decode {
   DecodeRequest request;
   SequenceSlot slot;
   Phase phase = Phase::reserved;
-  std::vector<bool> imported;  // per prompt block
+  std::vector<bool> imported;  // per block of what was read
   Handoff handoff;             // dropped after the replay
   Position replay_next = 0;
   Position decoder_floor = 0;                           // first position the decoder half has seen
@@ -31,7 +31,10 @@ struct Decode {
   std::vector<TokenId> stop_ids;                        // EOS first
   std::optional<structured::OutputState> output_state;  // of a constrained request
 
-  Position prompt_length() const { return static_cast<Position>(request.prompt.size()); }
+  /// Tokens that the encoder has read.
+  Position read_length() const {
+    return static_cast<Position>(request.prompt.size() + request.emitted.size());
+  }
   std::span<const TokenId> output() const {
     return std::span<const TokenId>(tokens).subspan(request.prompt.size());
   }
@@ -89,6 +92,12 @@ struct DecodeEngine::Impl {
   }
 };
 
+std::vector<TokenId> tokens_to_read(const DecodeRequest& request) {
+  std::vector<TokenId> tokens = request.prompt;
+  tokens.insert(tokens.end(), request.emitted.begin(), request.emitted.end());
+  return tokens;
+}
+
 DecodeEngine::DecodeEngine() = default;
 DecodeEngine::~DecodeEngine() = default;
 
@@ -112,6 +121,9 @@ Status DecodeEngine::reserve(DecodeRequest request) {
   Impl& impl = *impl_;
   const model::ModelConfig& config = impl.model->config;
   CEDAR_CHECK_OK(check_prompt(config, request.prompt));
+  if (!request.emitted.empty()) {
+    CEDAR_CHECK_OK(check_prompt(config, request.emitted));
+  }
   CEDAR_CHECK_OK(validate(request.sampling, config.vocab_size));
   if (request.max_new_tokens < 1) {
     return make_error(Errc::invalid_argument, "max_tokens: must be at least 1, got " +
@@ -127,6 +139,11 @@ Status DecodeEngine::reserve(DecodeRequest request) {
   if (impl.requests.contains(request.id)) {
     return make_error(Errc::invalid_argument,
                       "request " + std::to_string(request.id.value) + " is already reserved");
+  }
+  if (static_cast<int64_t>(request.emitted.size()) >= request.max_new_tokens) {
+    return make_error(Errc::invalid_argument,
+                      "emitted: " + std::to_string(request.emitted.size()) + " tokens of at most " +
+                          std::to_string(request.max_new_tokens) + " leave nothing to write");
   }
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   // Compared before it is added: a client may ask for any 63-bit count.
@@ -146,9 +163,16 @@ Status DecodeEngine::reserve(DecodeRequest request) {
     }
     CEDAR_TRY(decode.output_state, impl.options.constraints->start(request.constraint));
   }
+  for (size_t i = 0; decode.output_state && i < request.emitted.size(); ++i) {
+    if (decode.output_state->accept(request.emitted[i])) continue;
+    return make_error(Errc::invalid_argument,
+                      "emitted: token " + std::to_string(i) + " breaks the constraint");
+  }
   CEDAR_TRY(decode.slot, impl.store.acquire(blocks));
-  decode.imported.assign(static_cast<size_t>(impl.store.blocks_for(prompt)), false);
-  decode.tokens = request.prompt;
+  decode.tokens = tokens_to_read(request);
+  decode.imported.assign(
+      static_cast<size_t>(impl.store.blocks_for(static_cast<int64_t>(decode.tokens.size()))),
+      false);
   decode.stop_ids.push_back(config.eos_token_id);
   decode.stop_ids.insert(decode.stop_ids.end(), request.stop_ids.begin(), request.stop_ids.end());
   decode.request = std::move(request);
@@ -195,11 +219,11 @@ Status DecodeEngine::start(RequestId id, Handoff handoff) {
         Errc::invalid_argument,
         "block " + std::to_string(missing - decode.imported.begin()) + " has not been imported");
   }
-  CEDAR_CHECK_OK(check_handoff(*impl.model, impl.options.replay, decode.prompt_length(), handoff));
+  CEDAR_CHECK_OK(check_handoff(*impl.model, impl.options.replay, decode.read_length(), handoff));
   decode.handoff = std::move(handoff);
   CEDAR_CHECK_OK(impl.place_windows(decode));
   CEDAR_CHECK_OK(impl.place_pending(decode));
-  decode.decoder_floor = decode.prompt_length() - decode.handoff.boundary_rows;
+  decode.decoder_floor = decode.read_length() - decode.handoff.boundary_rows;
   decode.replay_next = decode.decoder_floor;
   decode.phase = Phase::replaying;
   return {};
@@ -207,7 +231,7 @@ Status DecodeEngine::start(RequestId id, Handoff handoff) {
 
 Status DecodeEngine::Impl::place_windows(const Decode& decode) {
   const std::byte* rows = decode.handoff.windows.data();
-  const Position end = decode.prompt_length();
+  const Position end = decode.read_length();
   const Position begin = end - decode.handoff.window_rows;
   for (LayerId layer = 0; layer < model->plan.boundary; ++layer) {
     CEDAR_CHECK_OK(for_each_ring_run(store.rings(layer), decode.slot.value, begin, end,
@@ -254,7 +278,7 @@ StepPlan DecodeEngine::Impl::plan_step() {
       plan.decoding.push_back(&decode);
     } else if (decode.phase == Phase::replaying) {
       const int64_t rows = std::min(options.prefill_chunk_tokens - plan.replay_rows,
-                                    decode.prompt_length() - decode.replay_next);
+                                    decode.read_length() - decode.replay_next);
       if (rows == 0) continue;
       plan.replaying.emplace_back(&decode, rows);
       plan.replay_rows += rows;
@@ -406,7 +430,7 @@ Result<StepLogits> DecodeEngine::Impl::launched_step(const StepPlan& plan) {
   for (size_t i = 0; i < plan.replaying.size(); ++i) {
     const auto& [decode, count] = plan.replaying[i];
     decode->replay_next += count;
-    if (decode->replay_next < decode->prompt_length()) continue;
+    if (decode->replay_next < decode->read_length()) continue;
     decode->phase = Phase::decoding;
     decode->handoff = Handoff();
     out.sequences.push_back(decode);
@@ -460,5 +484,11 @@ DecodeLoad DecodeEngine::load() const {
 }
 
 const LoadedModel& DecodeEngine::model() const { return *impl_->model; }
+
+int64_t DecodeEngine::block_bytes() const { return impl_->store.pool().block_bytes(); }
+
+int64_t DecodeEngine::max_handoff_bytes() const {
+  return cedar::engine::max_handoff_bytes(*impl_->model, impl_->options);
+}
 
 }  // namespace cedar::engine

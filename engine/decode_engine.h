@@ -22,12 +22,17 @@ namespace cedar::engine {
 struct DecodeRequest {
   RequestId id;
   std::vector<TokenId> prompt;
+  /// Output that another engine has sampled already: this one goes on behind it, as if it had been its own.
+  std::vector<TokenId> emitted;
   SamplingParams sampling;
-  int64_t max_new_tokens = 1;     // >= 1
+  int64_t max_new_tokens = 1;     // > emitted.size(), which it includes
   std::vector<TokenId> stop_ids;  // besides EOS
   bool ignore_eos = false;
   std::string constraint;  // to_text() of structured/output_rules.h; empty: none
 };
+
+/// What a prefill has to read for it: prompt and emitted tokens.
+std::vector<TokenId> tokens_to_read(const DecodeRequest& request);
 
 enum class FinishReason : uint8_t { none, stop, length, cancelled, failed };
 
@@ -62,7 +67,8 @@ class DecodeEngine {
                                                       const EngineOptions& options);
   ~DecodeEngine();
 
-  /// Takes a slot and the pages of prompt + max_new_tokens. Errors: context_too_long naming need and
+  /// Takes a slot and the pages of prompt + max_new_tokens. The blocks and the state to import are those of
+  /// tokens_to_read(). Errors: context_too_long naming need and
   /// capacity, overloaded (no room now), invalid_argument, unsupported (a constraint that does not compile, or
   /// an engine without Constraints).
   Status reserve(DecodeRequest request);
@@ -79,6 +85,9 @@ class DecodeEngine {
   StepStats last_step() const;
   DecodeLoad load() const;
   const LoadedModel& model() const;
+  /// Of a block, and of a hand-off state as engine/handoff.h serialises it.
+  int64_t block_bytes() const;
+  int64_t max_handoff_bytes() const;
 
  private:
   DecodeEngine();

@@ -75,7 +75,7 @@ Status Engine::Impl::admit() {
   while (!queue.empty()) {
     Waiting& next = queue.front();
     const RequestId id = next.request.id;
-    PrefillRequest reading{id, next.request.prompt, next.images};
+    PrefillRequest reading{id, tokens_to_read(next.request), next.images};
     Status status = decode->reserve(next.request);
     if (status) {
       status = prefill->submit(std::move(reading));

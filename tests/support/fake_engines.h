@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -25,6 +26,8 @@ struct EngineScript {
   int64_t blocks = 64;
   int64_t sequences = 8;
   int64_t chunk_tokens = 8;
+  int64_t block_bytes = 64;
+  int64_t state_bytes = 0;  // of the hand-off's windows
   std::function<std::vector<TokenId>(const std::vector<TokenId>&)> answer =
       [](const std::vector<TokenId>& prompt) { return prompt; };
 
@@ -38,6 +41,7 @@ struct EngineScript {
   std::atomic<bool> cannot_start{false};
   std::atomic<int64_t> encoder_steps{0};
   std::atomic<int64_t> decoder_steps{0};
+  std::atomic<int64_t> imports{0};
   std::atomic<int64_t> bad_blocks{0};  // imported bytes that were not what the encoder wrote
 };
 
@@ -45,6 +49,11 @@ inline void pause_us(int64_t us) {
   if (us > 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
 }
 
+inline Error never_fits(int64_t need, int64_t have) {
+  return make_error(
+      Errc::context_too_long,
+      std::to_string(need) + " KV blocks needed, the pool has " + std::to_string(have));
+}
 inline Error no_room() { return make_error(Errc::overloaded, "no room now"); }
 
 class FakeEncoder final : public actors::EncoderEngine {
@@ -52,12 +61,13 @@ class FakeEncoder final : public actors::EncoderEngine {
   /// All its pages come from `memory`.
   FakeEncoder(std::shared_ptr<EngineScript> script, HostMemorySource& memory)
       : script_(std::move(script)),
-        pages_(std::move(*memory.allocate(script_->blocks * kBlockBytes))) {
+        pages_(std::move(*memory.allocate(script_->blocks * script_->block_bytes))) {
     for (int64_t page = script_->blocks; page > 0; --page) free_.push_back(page - 1);
   }
 
   Status submit(engine::PrefillRequest request) override {
     const int64_t need = blocks_of(request);
+    if (need > script_->blocks) return never_fits(need, script_->blocks);
     if (static_cast<int64_t>(works_.size()) >= script_->sequences ||
         need > static_cast<int64_t>(free_.size())) {
       return no_room();
@@ -96,14 +106,23 @@ class FakeEncoder final : public actors::EncoderEngine {
     return events;
   }
   std::span<const std::byte> block(RequestId id, int64_t index) const override {
-    return {page(works_.at(id).pages.at(static_cast<size_t>(index))), kBlockBytes};
+    return {page(works_.at(id).pages.at(static_cast<size_t>(index))),
+            static_cast<size_t>(script_->block_bytes)};
   }
   Result<engine::Handoff> take_handoff(RequestId id) override {
     engine::Handoff handoff;
     handoff.length = length(works_.at(id));
+    if (script_->state_bytes > 0) {
+      CEDAR_TRY(handoff.windows, Buffer::allocate(Device{}, script_->state_bytes));
+      std::memset(handoff.windows.data(),
+                  static_cast<int>(block_mark(works_.at(id).request.tokens, -1)),
+                  static_cast<size_t>(script_->state_bytes));
+    }
     return handoff;
   }
-  int64_t max_handoff_bytes() const override { return engine::serialised_bytes({}); }
+  int64_t max_handoff_bytes() const override {
+    return engine::serialised_bytes({}) + script_->state_bytes;
+  }
   void release(RequestId id) override {
     const auto entry = works_.find(id);
     if (entry == works_.end()) return;
@@ -121,7 +140,6 @@ class FakeEncoder final : public actors::EncoderEngine {
     return load;
   }
 
-  static constexpr size_t kBlockBytes = 64;
   /// What every byte of a block is: another one for other prompts and for other blocks.
   static std::byte block_mark(const std::vector<TokenId>& prompt, int64_t index) {
     uint32_t sum = static_cast<uint32_t>(prompt.size());
@@ -143,10 +161,10 @@ class FakeEncoder final : public actors::EncoderEngine {
   }
 
   std::byte* page(int64_t index) const {
-    return const_cast<std::byte*>(pages_.data()) + index * static_cast<int64_t>(kBlockBytes);
+    return const_cast<std::byte*>(pages_.data()) + index * script_->block_bytes;
   }
   void fill(int64_t index, std::byte value) {
-    std::memset(page(index), static_cast<int>(value), kBlockBytes);
+    std::memset(page(index), static_cast<int>(value), static_cast<size_t>(script_->block_bytes));
   }
 
   std::shared_ptr<EngineScript> script_;
@@ -163,6 +181,7 @@ class FakeDecoder final : public actors::DecoderEngine {
     const int64_t need =
         ceil_div(static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens,
                  script_->block_tokens);
+    if (need > script_->blocks) return never_fits(need, script_->blocks);
     if (static_cast<int64_t>(works_.size()) >= script_->sequences ||
         used_ + need > script_->blocks) {
       return no_room();
@@ -171,27 +190,30 @@ class FakeDecoder final : public actors::DecoderEngine {
     Work& work = works_[request.id];
     work.blocks = need;
     work.answer = script_->answer(request.prompt);
+    work.read = engine::tokens_to_read(request);
+    work.written = static_cast<int64_t>(request.emitted.size());
     work.request = std::move(request);
     return {};
   }
   Status import_block(RequestId id, int64_t index, std::span<const std::byte> bytes) override {
     pause_us(script_->import_us);
     Work& work = works_.at(id);
-    const std::byte expected = FakeEncoder::block_mark(work.request.prompt, index);
-    if (std::any_of(bytes.begin(), bytes.end(), [&](std::byte b) { return b != expected; })) {
-      ++script_->bad_blocks;
+    ++script_->imports;
+    check_mark(work, index, bytes);
+    if (!work.imported.insert(index).second) {
+      return make_error(Errc::internal, "block " + std::to_string(index) + " came twice");
     }
-    if (index != work.imported) return make_error(Errc::internal, "block out of order");
-    ++work.imported;
     return {};
   }
   Status start(RequestId id, engine::Handoff handoff) override {
     Work& work = works_.at(id);
     const int64_t blocks = ceil_div(handoff.length, script_->block_tokens);
-    if (work.imported != blocks) {
-      return make_error(Errc::internal, "started with " + std::to_string(work.imported) + " of " +
-                                            std::to_string(blocks) + " blocks");
+    if (static_cast<int64_t>(work.imported.size()) != blocks ||
+        handoff.length != static_cast<int64_t>(work.read.size())) {
+      return make_error(Errc::internal, "started with " + std::to_string(work.imported.size()) +
+                                            " of " + std::to_string(blocks) + " blocks");
     }
+    check_mark(work, -1, {handoff.windows.data(), static_cast<size_t>(handoff.windows.bytes())});
     work.started = true;
     return {};
   }
@@ -200,6 +222,10 @@ class FakeDecoder final : public actors::DecoderEngine {
     if (entry == works_.end()) return;
     used_ -= entry->second.blocks;
     works_.erase(entry);
+  }
+  int64_t block_bytes() const override { return script_->block_bytes; }
+  int64_t max_handoff_bytes() const override {
+    return engine::serialised_bytes({}) + script_->state_bytes;
   }
   bool idle() const override {
     for (const auto& [id, work] : works_) {
@@ -242,12 +268,19 @@ class FakeDecoder final : public actors::DecoderEngine {
  private:
   struct Work {
     engine::DecodeRequest request;
-    std::vector<TokenId> answer;
+    std::vector<TokenId> answer, read;
     int64_t blocks = 0;
-    int64_t imported = 0;
+    std::set<int64_t> imported;
     int64_t written = 0;
     bool started = false;
   };
+  void check_mark(const Work& work, int64_t index, std::span<const std::byte> bytes) {
+    const std::byte expected = FakeEncoder::block_mark(work.read, index);
+    if (std::any_of(bytes.begin(), bytes.end(), [&](std::byte b) { return b != expected; })) {
+      ++script_->bad_blocks;
+    }
+  }
+
   std::shared_ptr<EngineScript> script_;
   std::map<RequestId, Work> works_;
   int64_t used_ = 0;

@@ -1,0 +1,221 @@
+#include "actors/offer_puller.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/log.h"
+#include "core/units.h"
+
+namespace cedar::actors {
+namespace {
+
+std::pair<uint32_t, uint64_t> key_of(const DataEndpoint& owner) {
+  return {owner.node, owner.generation};
+}
+
+}  // namespace
+
+OfferPuller::OfferPuller(transport::Transport& transport, const OfferPullerOptions& options,
+                         Receiver& receiver, Handlers handlers)
+    : transport_(transport),
+      options_(options),
+      receiver_(receiver),
+      handlers_(std::move(handlers)) {
+  blocks_.bytes = align_up(options.block_bytes, Buffer::kAlignment);
+  blocks_.count = options.block_slots;
+  states_.bytes = align_up(options.state_bytes, Buffer::kAlignment);
+  states_.count = options.state_slots;
+}
+
+OfferPuller::~OfferPuller() {
+  while (!fetches_.empty()) erase(fetches_.begin());
+}
+
+size_t OfferPuller::slots_in_use() const {
+  const auto used = [](const Slots& slots) {
+    return slots.region ? slots.count - slots.free.size() : 0;
+  };
+  return used(blocks_) + used(states_);
+}
+
+Status OfferPuller::prepare(Slots& slots) {
+  if (slots.region) return {};
+  const auto bytes = static_cast<uint64_t>(slots.bytes) * slots.count;
+  CEDAR_TRY(const transport::Region region, transport_.allocate(bytes));
+  slots.region = std::make_shared<ExportRegion>(transport_, region);
+  for (size_t slot = slots.count; slot > 0; --slot) slots.free.push_back(slot - 1);
+  return {};
+}
+
+void OfferPuller::connect(const DataEndpoint& owner) {
+  if (!links_.emplace(key_of(owner), Link::connecting).second) return;
+  transport_.connect({owner.host, owner.port}, identity_of(owner),
+                     transport::Clock::now() + options_.connect_timeout,
+                     [connected = handlers_.connected, owner](const auto& peer) {
+                       connected(owner, peer ? Status{} : Status{peer.error()});
+                     });
+}
+
+void OfferPuller::connected(const DataEndpoint& owner, const Status& status) {
+  if (status) {
+    links_[key_of(owner)] = Link::up;
+    return pump();
+  }
+  log::warn("decoder", "cannot reach an encoder",
+            {{"node", int64_t{owner.node}}, {"error", status.error().message()}});
+  links_.erase(key_of(owner));
+  std::vector<uint64_t> lost;
+  for (const auto& [id, active] : fetches_) {
+    if (active.fetch.owner == owner) lost.push_back(id);
+  }
+  for (const uint64_t id : lost) fail(id, status.error());
+}
+
+void OfferPuller::add(Fetch fetch) {
+  const uint64_t id = ++last_id_;
+  Active& active = fetches_[id];
+  active.todo.push_back({0, fetch.source.ranges.size()});
+  active.fetch = std::move(fetch);
+  pump();
+}
+
+void OfferPuller::pump() {
+  bool blocks_wait = false, states_wait = false;
+  std::vector<uint64_t> ids;
+  for (const auto& [id, active] : fetches_) {
+    if (!active.todo.empty()) ids.push_back(id);
+  }
+  for (const uint64_t id : ids) {
+    const auto at = fetches_.find(id);
+    if (at == fetches_.end()) continue;
+    const DataEndpoint& owner = at->second.fetch.owner;
+    const auto link = links_.find(key_of(owner));
+    if (link == links_.end()) connect(owner);
+    // Whoever waits for a handshake does not keep others waiting.
+    if (link == links_.end() || link->second != Link::up) continue;
+    bool& wait = at->second.fetch.blocks.empty() ? states_wait : blocks_wait;
+    while (!wait && fetches_.count(id) != 0 && !fetches_.at(id).todo.empty()) {
+      wait = !issue(id, fetches_.at(id));
+    }
+  }
+}
+
+bool OfferPuller::issue(uint64_t id, Active& active) {
+  const Fetch& fetch = active.fetch;
+  Slots& slots = fetch.blocks.empty() ? states_ : blocks_;
+  if (const Status ready = prepare(slots); !ready) {
+    fail(id, ready.error());
+    return true;
+  }
+  Part& todo = active.todo.front();
+  const size_t count = std::min({todo.count, slots.free.size(), options_.pull_blocks});
+  if (count == 0) return false;
+  Pull pull;
+  pull.fetch = id;
+  pull.part = {todo.first, count};
+  pull.state = fetch.blocks.empty();
+  transport::PullRequest request;
+  request.source = fetch.source;
+  const auto begin = fetch.source.ranges.begin() + static_cast<std::ptrdiff_t>(todo.first);
+  request.source.ranges.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
+  for (size_t i = 0; i < count; ++i) {
+    const size_t slot = slots.free[slots.free.size() - 1 - i];
+    pull.slots.push_back(slot);
+    request.target.push_back({slots.region->id(), slot * static_cast<uint64_t>(slots.bytes)});
+  }
+  request.deadline = std::min(fetch.deadline, transport::Clock::now() + options_.pull_timeout);
+  request.release_lease = false;
+  const uint64_t number = ++last_id_;
+  // The region stays as long as someone may write to it, even without this object.
+  auto started = transport_.pull(std::move(request),
+                                 [pulled = handlers_.pulled, number, region = slots.region](
+                                     const Status& status) { pulled(number, status); });
+  if (!started) {
+    if (started.error().code == Errc::overloaded && !pulls_.empty()) return false;
+    fail(id, started.error());
+    return true;
+  }
+  slots.free.resize(slots.free.size() - count);
+  pull.transfer = *started;
+  pulls_.emplace(number, std::move(pull));
+  ++active.running;
+  todo.first += count;
+  todo.count -= count;
+  if (todo.count == 0) active.todo.pop_front();
+  return true;
+}
+
+void OfferPuller::pulled(uint64_t number, const Status& status) {
+  const auto at = pulls_.find(number);
+  if (at == pulls_.end()) return;
+  const Pull pull = std::move(at->second);
+  pulls_.erase(at);
+  if (const auto fetch = fetches_.find(pull.fetch); fetch != fetches_.end()) {
+    Active& active = fetch->second;
+    --active.running;
+    if (status) {
+      deliver(pull);
+    } else if (status.error().code == Errc::unavailable && !active.retried) {
+      // The connection was lost, which says nothing about the owner: once more over a new one.
+      active.retried = true;
+      active.todo.push_front(pull.part);
+      links_.erase(key_of(active.fetch.owner));
+    } else {
+      fail(pull.fetch, status.error());
+    }
+  }
+  Slots& slots = pull.state ? states_ : blocks_;
+  slots.free.insert(slots.free.end(), pull.slots.begin(), pull.slots.end());
+  pump();
+}
+
+void OfferPuller::deliver(const Pull& pull) {
+  const Slots& slots = pull.state ? states_ : blocks_;
+  for (size_t i = 0; i < pull.part.count; ++i) {
+    const auto at = fetches_.find(pull.fetch);
+    if (at == fetches_.end()) return;  // the receiver has dropped it
+    const Fetch& fetch = at->second.fetch;
+    const size_t range = pull.part.first + i;
+    const std::span<const std::byte> bytes(
+        slots.region->memory().data + static_cast<int64_t>(pull.slots[i]) * slots.bytes,
+        fetch.source.ranges[range].bytes);
+    const Attempt attempt = fetch.attempt;
+    if (pull.state) {
+      // Nothing of the offer is needed any more, and what follows may take long.
+      erase(at);
+      receiver_.state_arrived(attempt, bytes);
+      return;
+    }
+    receiver_.block_arrived(attempt, fetch.blocks[range], bytes);
+  }
+  const auto at = fetches_.find(pull.fetch);
+  if (at != fetches_.end() && at->second.todo.empty() && at->second.running == 0) erase(at);
+}
+
+void OfferPuller::erase(Fetches::iterator at) {
+  const transport::RegionDescriptor& source = at->second.fetch.source;
+  if (source.lease.value != 0) transport_.release(source.owner, source.lease);
+  for (const auto& [number, pull] : pulls_) {
+    if (pull.fetch == at->first) transport_.cancel(pull.transfer);
+  }
+  fetches_.erase(at);
+}
+
+void OfferPuller::drop(const Attempt& attempt) {
+  for (auto at = fetches_.begin(); at != fetches_.end();) {
+    const auto next = std::next(at);
+    if (at->second.fetch.attempt == attempt) erase(at);
+    at = next;
+  }
+}
+
+void OfferPuller::fail(uint64_t fetch, const Error& error) {
+  const auto at = fetches_.find(fetch);
+  if (at == fetches_.end()) return;
+  const Attempt attempt = at->second.fetch.attempt;
+  drop(attempt);
+  receiver_.fetch_failed(attempt, error);
+}
+
+}  // namespace cedar::actors
