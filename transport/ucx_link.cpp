@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "core/log.h"
 #include "transport/node_transport.h"
@@ -60,8 +61,16 @@ UcxLink::~UcxLink() {
   UcxLink::stop_listening();
 }
 
+/// UCX 1.13 keeps a bare pointer to the listener in every connection that it has accepted and whose first message it has not
+/// read, and a thread of its own follows it. So the listener goes when that message has had time to come.
 void UcxLink::stop_listening() {
-  for (const ucp_conn_request_h request : std::exchange(pending_, {})) listener_->reject(request);
+  if (!listener_) return;
+  const auto settled = Clock::now() + std::chrono::milliseconds(10);
+  while (Clock::now() < settled) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ucp_worker_progress(ucx_->worker());
+    for (const ucp_conn_request_h request : std::exchange(pending_, {})) listener_->reject(request);
+  }
   listener_.reset();
 }
 
