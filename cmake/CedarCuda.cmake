@@ -1,8 +1,8 @@
 # The CUDA back end (CEDAR_CUDA=ON): compiler, runtime library, flags. Without it, but with nvcc on this machine,
 # CEDAR_CUDA_CHECK compiles its files and links them nowhere: machines without a GPU notice what no longer compiles.
 #
-# Kernels use wgmma, which only the architecture-specific target sm_90a has; "real" leaves PTX out, which would be
-# of no use to other chips. The CUDA runtime is linked statically and libcuda is not linked: a program starts on a
+# Two targets: sm_90a for Hopper, whose wgmma only this architecture-specific target has ("real": its PTX would be of no use
+# to other chips), and sm_80 with PTX, plain kernels for every other GPU from there on. The CUDA runtime is linked statically and libcuda is not linked: a program starts on a
 # machine without a driver and finds no device there.
 
 if(CEDAR_SANITIZE OR CEDAR_FUZZ)
@@ -33,8 +33,13 @@ if(NOT CEDAR_CUDA AND NOT CEDAR_CUDA_CHECK)
   return()
 endif()
 
-if(NOT CMAKE_CUDA_ARCHITECTURES OR CMAKE_CUDA_ARCHITECTURES STREQUAL "90a")
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 80 90a-real)
+elseif(CMAKE_CUDA_ARCHITECTURES STREQUAL "90a")
   set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+endif()
+if("${CMAKE_CUDA_ARCHITECTURES}" MATCHES "90a")
+  add_compile_definitions(CEDAR_CUDA_HOPPER)
 endif()
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 enable_language(CUDA)

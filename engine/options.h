@@ -38,6 +38,7 @@ struct EngineOptions {
   NumericOptions numeric;
   /// GPU: decode steps without replayed prompt rows are recorded once a shape and replayed. The same bits as launches.
   bool decode_graphs = true;
+  kernels::CudaLevel cuda_level = kernels::CudaLevel::hopper;  // GPU: the most to use
   /// Of the model's vocabulary. Without it, requests that constrain their output are refused.
   std::shared_ptr<structured::Constraints> constraints;
   /// Memory of the blocks that a prefill engine shows (PrefillEngine::block); null: ordinary memory.

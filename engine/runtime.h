@@ -20,6 +20,7 @@ class Runtime {
     context_.pool = &pool_;
     context_.arena = &arena_;
     context_.cuda_stream = stream_.handle();
+    context_.cuda_level = options.cuda_level;
   }
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;

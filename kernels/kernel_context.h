@@ -22,6 +22,10 @@ bool cpu_supports(CpuIsa isa);
 /// The widest level for which cpu_supports() holds.
 CpuIsa best_cpu_isa();
 
+/// Which kernels the CUDA back end may use. hopper: wgmma, the copy engine and clusters, where the device has compute
+/// capability 9 (others use plain ones); plain: what every device from sm_80 on can run.
+enum class CudaLevel : uint8_t { plain, hopper };
+
 /// One context serves one thread of execution: operations on it are ordered (CPU: synchronous; CUDA: one
 /// stream). Operations take their workspace from `arena` and give it back before they return.
 struct KernelContext {
@@ -29,6 +33,7 @@ struct KernelContext {
   ThreadPool* pool = nullptr;   // CPU back end; never null
   Arena* arena = nullptr;       // never null; memory of `device`
   void* cuda_stream = nullptr;  // CUDA back end only
+  CudaLevel cuda_level = CudaLevel::hopper;
   CpuIsa isa = best_cpu_isa();  // CPU back end only; REQUIRES: cpu_supports(isa)
 };
 

@@ -14,7 +14,12 @@ __device__ __forceinline__ uint32_t factor_pair(uint32_t factors) {
 
 __device__ __forceinline__ uint32_t multiply_pair(uint32_t a, uint32_t b) {
   uint32_t product;
+#if __CUDA_ARCH__ < 900
+  // a b + (-0): the product, rounded once, its sign included.
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));
+#else
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+#endif
   return product;
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/cuda/device_math.h"
 #include "kernels/cuda/hc_coefficients.h"
 #include "kernels/cuda/hc_pre_tiles.h"
+#include "kernels/cuda/level.h"
 #include "kernels/cuda/linear_ops.h"
 
 namespace cedar::kernels::cuda {
@@ -38,9 +39,9 @@ struct Columns {
 
 /// Rows [blockIdx.x / kCluster * kRows, ...). A row's sums are taken in the same order whatever kRows is.
 template <int kRows>
-__global__ void __cluster_dims__(kCluster, 1, 1)
-    __launch_bounds__(kOutputGroups* kMostColumnThreads, 1)
-        pre_kernel(HcPreParams p, int column_threads) {
+__global__ void CEDAR_CLUSTER_OF(kCluster) __launch_bounds__(kOutputGroups* kMostColumnThreads, 1)
+    pre_kernel(HcPreParams p, int column_threads) {
+#if CEDAR_HOPPER_CODE
   extern __shared__ uint8_t storage[];
   __shared__ float partial[kRows * kSums][kMostWarps];
   __shared__ float block_sums[kRows * kSums];
@@ -166,6 +167,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1)
   // Nobody leaves while others may still read its sums.
   __syncwarp();
   cluster_barrier();
+#endif
 }
 
 template <int kRows>
@@ -261,9 +263,11 @@ __global__ void __launch_bounds__(kThreads) plain_pre_kernel(HcPreParams p) {
 }  // namespace
 
 Status hc_pre(KernelContext& ctx, const HcPreParams& p) {
-  if (fits_tiles(p)) return hc_pre_tiles(ctx, p);
-  const bool in_clusters = p.copies == kHcCopies && p.d % (kCluster * 4) == 0 && aligned16(p.x) &&
-                           aligned16(p.weights.fn) && aligned16(p.norm_weight) && aligned16(p.u);
+  const bool hopper = on_hopper(ctx);
+  if (hopper && fits_tiles(p)) return hc_pre_tiles(ctx, p);
+  const bool in_clusters = hopper && p.copies == kHcCopies && p.d % (kCluster * 4) == 0 &&
+                           aligned16(p.x) && aligned16(p.weights.fn) && aligned16(p.norm_weight) &&
+                           aligned16(p.u);
   if (p.after != nullptr) CEDAR_CHECK_OK(cuda::hc_post(ctx, *p.after));
   // One row a cluster while the device has room for all of them.
   constexpr int64_t kFewRows = 16;

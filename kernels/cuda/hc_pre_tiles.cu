@@ -7,6 +7,7 @@
 // depend on how many rows there are.
 
 #include "kernels/cuda/hc_pre_tiles.h"
+#include "kernels/cuda/level.h"
 
 #include <algorithm>
 
@@ -197,9 +198,10 @@ __device__ __forceinline__ void collapse_piece(const HcPreParams& p, const uint8
 
 /// Rows [blockIdx.x / kCluster * kRows, ...). `chunks`: of 64 columns, of a block.
 template <int kRows>
-__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Tile<kRows>::kThreads, 1)
+__global__ void CEDAR_CLUSTER_OF(kCluster) __launch_bounds__(Tile<kRows>::kThreads, 1)
     pre_kernel(const __grid_constant__ HcPreParams p, const __grid_constant__ PostArgs after,
                int chunks) {
+#if CEDAR_HOPPER_CODE
   using T = Tile<kRows>;
   extern __shared__ __align__(1024) uint8_t storage[];
   const typename T::Layout at(chunks);
@@ -406,6 +408,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Tile<kRows>::
   // Nobody leaves while others may still read its sums.
   __syncwarp();
   cluster_barrier();
+#endif
 }
 
 template <int kRows>

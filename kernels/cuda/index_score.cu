@@ -5,6 +5,7 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device_math.h"
 #include "kernels/cuda/index_score_tiles.h"
+#include "kernels/cuda/level.h"
 #include "kernels/cuda/rows.h"
 
 namespace cedar::kernels::cuda {
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(kThreads) index_score_kernel(IndexScoreParams 
 
 Status index_score(KernelContext& ctx, const IndexScoreParams& p) {
   if (p.score_stride == 0) return {};
-  if (fits_tiles(p)) return index_score_tiles(ctx, p);
+  if (on_hopper(ctx) && fits_tiles(p)) return index_score_tiles(ctx, p);
   const int64_t groups = p.columns / kQ4xGroup;
   const auto shared =
       static_cast<size_t>(p.heads * (groups + 1) * int64_t{sizeof(float)} + p.heads * p.columns);

@@ -4,6 +4,7 @@
 // number in every kind of block.
 
 #include "kernels/cuda/index_score_tiles.h"
+#include "kernels/cuda/level.h"
 
 #include <algorithm>
 
@@ -151,6 +152,7 @@ __device__ void hide(const IndexScoreParams& p, int64_t row, int begin, int end)
 template <int kRows, IndexScoreMode kMode, class Source>
 __global__ void __launch_bounds__(kConsumers + kWarp, kRows == 1 ? 3 : 2)
     tiles_kernel(IndexScoreParams p, int segment) {
+#if CEDAR_HOPPER_CODE
   extern __shared__ __align__(1024) uint8_t storage[];
   auto& s = *reinterpret_cast<Shared<kRows, Source>*>(storage);
   const int64_t base = blockIdx.y * int64_t{kRows};
@@ -200,6 +202,7 @@ __global__ void __launch_bounds__(kConsumers + kWarp, kRows == 1 ? 3 : 2)
     }
     first += count;
   }
+#endif
 }
 
 template <int kRows, IndexScoreMode kMode, class Source>

@@ -1,5 +1,6 @@
 #include "kernels/linear.h"
 
+#include "kernels/cuda/level.h"
 #include "kernels/cuda/linear_ops.h"
 #include "kernels/cuda/linear_plan.h"
 #include "kernels/cuda/weight_layout.h"
@@ -29,14 +30,21 @@ Status linear(KernelContext& ctx, const LinearParams& p) {
   LinearOutput out{p.y, p.y_stride, f32, false};
   if (is_coded(weight.format)) {
     CEDAR_TRY(const Bf16* x, q8_values(ctx, p.xq, p.rows, weight.in));
-    CEDAR_CHECK_OK(
-        linear_coded(ctx, weight, x, p.rows, out, {p.also, {p.also_y, p.also_stride, f32, false}}));
+    const LinearOutput also_out{p.also_y, p.also_stride, f32, false};
+    if (on_hopper(ctx)) {
+      CEDAR_CHECK_OK(linear_coded(ctx, weight, x, p.rows, out, {p.also, also_out}));
+    } else {
+      CEDAR_CHECK_OK(plain_linear_coded(ctx, weight, x, p.rows, out));
+      if (p.also != nullptr) {
+        CEDAR_CHECK_OK(plain_linear_coded(ctx, *p.also, x, p.rows, also_out));
+      }
+    }
     return p.quantised_y ? quantise_output(ctx, p) : Status{};
   }
-  const bool tensor_cores = weight.format == WeightFormat::bf16 && weight.in % 8 == 0 &&
-                            p.x_stride % 8 == 0 && on_16_bytes(p.x);
+  const bool tensor_cores = on_hopper(ctx) && weight.format == WeightFormat::bf16 &&
+                            weight.in % 8 == 0 && p.x_stride % 8 == 0 && on_16_bytes(p.x);
   if (!tensor_cores) {
-    CEDAR_CHECK_OK(linear_plain(ctx, weight, p.x, p.x_stride, p.rows, out));
+    CEDAR_CHECK_OK(linear_plain(ctx, weight, p.x, p.x_stride, p.rows, p.groups, out));
     return p.quantised_y ? quantise_output(ctx, p) : Status{};
   }
   out.quantised = p.quantised_y && weight.out % kTileRows == 0;

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/cluster_sum.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/level.h"
 #include "kernels/cuda/linear_plan.h"
 #include "kernels/cuda/store_tile.h"
 #include "kernels/cuda/tensor_map.h"
@@ -78,6 +79,7 @@ struct FewRows {
 template <int kColumns>
 __global__ void __launch_bounds__(FewRows<kColumns>::kThreads)
     multiply_few(const __grid_constant__ Args a) {
+#if CEDAR_HOPPER_CODE
   using P = typename FewRows<kColumns>::P;
   extern __shared__ uint8_t shared[];
   const typename P::Ring ring(shared);
@@ -107,6 +109,7 @@ __global__ void __launch_bounds__(FewRows<kColumns>::kThreads)
   }
   __syncwarp();
   leave_cluster();
+#endif
 }
 
 struct ManyRows {
@@ -119,6 +122,7 @@ struct ManyRows {
 /// order in which a cluster adds them: the same bits as with few rows.
 __global__ void __launch_bounds__(ManyRows::kThreads, 1)
     multiply_many(const __grid_constant__ Args a) {
+#if CEDAR_HOPPER_CODE
   using P = ManyRows::P;
   extern __shared__ uint8_t shared[];
   __shared__ float greatest[2][4 * 128];
@@ -147,6 +151,7 @@ __global__ void __launch_bounds__(ManyRows::kThreads, 1)
     store_tile<16>(a.out, total, 1.0f, first_output + group * 64, a.outputs, first_row, a.rows,
                    [](int) { return true; });
   }
+#endif
 }
 
 struct Operands {

@@ -3,6 +3,7 @@
 #include "kernels/cuda/cluster_sum.h"
 #include "kernels/cuda/coded_product.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/level.h"
 #include "kernels/cuda/linear_plan.h"
 #include "kernels/cuda/store_tile.h"
 #include "kernels/cuda/tensor_map.h"
@@ -71,6 +72,7 @@ template <bool kFp4, int kColumns>
 __global__ void __launch_bounds__(FewRows<kFp4, kColumns>::kThreads,
                                   FewRows<kFp4, kColumns>::kResident)
     multiply_few(const __grid_constant__ Args a) {
+#if CEDAR_HOPPER_CODE
   using Config = FewRows<kFp4, kColumns>;
   using Product = typename Config::Product;
   extern __shared__ uint8_t shared[];
@@ -96,6 +98,7 @@ __global__ void __launch_bounds__(FewRows<kFp4, kColumns>::kThreads,
   }
   __syncwarp();
   leave_cluster();
+#endif
 }
 
 /// Compute-bound: 128 rows of x against 128 * kTiles outputs, two warpgroups. kInParts: the parts of the
@@ -119,6 +122,7 @@ struct ManyRows {
 template <bool kFp4, int kTiles, bool kInParts>
 __global__ void __launch_bounds__(ManyRows<kFp4, kTiles, kInParts>::kThreads, 1)
     multiply_many(const __grid_constant__ Args a) {
+#if CEDAR_HOPPER_CODE
   using Config = ManyRows<kFp4, kTiles, kInParts>;
   using Product = typename Config::Product;
   extern __shared__ uint8_t shared[];
@@ -164,6 +168,7 @@ __global__ void __launch_bounds__(ManyRows<kFp4, kTiles, kInParts>::kThreads, 1)
                                        [](int) { return true; });
     }
   }
+#endif
 }
 
 /// Fills in the map of x for boxes of `columns` rows.

@@ -18,6 +18,7 @@ struct Args {
   int64_t x_stride;
   LinearOutput out;
   int rows, outputs, inputs;
+  int group_outputs;  // outputs that read the same inputs
 };
 
 __device__ __forceinline__ float widen(float v) { return v; }
@@ -28,6 +29,7 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Arg
   // One column more than inputs: the threads of a warp read a column of `w`.
   __shared__ float w[kTile][kInputs + 1], x[kTile][kInputs + 1];
   const int first_output = blockIdx.x * kTile, first_row = blockIdx.y * kTile;
+  const Bf16* group_x = a.x + int64_t{first_output / a.group_outputs} * a.inputs;
   const int lane = threadIdx.x % 32, group = threadIdx.x / 32;  // output; rows group + 8 i
   float sums[4] = {};
   for (int k = 0; k < a.inputs; k += kInputs) {
@@ -38,7 +40,7 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Arg
                                  ? widen(a.weight[(first_output + line) * int64_t{a.inputs} + at])
                                  : 0.0f;
       x[line][i % kInputs] = inside && first_row + line < a.rows
-                                 ? widen(a.x[(first_row + line) * a.x_stride + at])
+                                 ? widen(group_x[(first_row + line) * a.x_stride + at])
                                  : 0.0f;
     }
     __syncthreads();
@@ -65,7 +67,7 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Arg
 
 template <class W>
 Status launch(KernelContext& ctx, const PackedWeight& weight, const Bf16* x, int64_t x_stride,
-              int64_t rows, const LinearOutput& out) {
+              int64_t rows, int64_t groups, const LinearOutput& out) {
   Args<W> a{};
   a.weight = weight.codes.as<W>();
   a.x = x;
@@ -74,6 +76,7 @@ Status launch(KernelContext& ctx, const PackedWeight& weight, const Bf16* x, int
   a.rows = static_cast<int>(rows);
   a.outputs = static_cast<int>(weight.out);
   a.inputs = static_cast<int>(weight.in);
+  a.group_outputs = static_cast<int>(weight.out / groups);
   const dim3 grid(static_cast<unsigned>(ceil_div(weight.out, kTile)),
                   static_cast<unsigned>(ceil_div(rows, kTile)));
   multiply<W><<<grid, kThreads, 0, stream_of(ctx)>>>(a);
@@ -83,9 +86,11 @@ Status launch(KernelContext& ctx, const PackedWeight& weight, const Bf16* x, int
 }  // namespace
 
 Status linear_plain(KernelContext& ctx, const PackedWeight& weight, const Bf16* x, int64_t x_stride,
-                    int64_t rows, const LinearOutput& out) {
-  if (weight.format == WeightFormat::f32) return launch<float>(ctx, weight, x, x_stride, rows, out);
-  return launch<Bf16>(ctx, weight, x, x_stride, rows, out);
+                    int64_t rows, int64_t groups, const LinearOutput& out) {
+  if (weight.format == WeightFormat::f32) {
+    return launch<float>(ctx, weight, x, x_stride, rows, groups, out);
+  }
+  return launch<Bf16>(ctx, weight, x, x_stride, rows, groups, out);
 }
 
 }  // namespace cedar::kernels::cuda

@@ -28,12 +28,15 @@ Result<const Bf16*> q8_values(KernelContext& ctx, const Q8Rows& q, int64_t rows,
 /// FP8 and FP4. x: [rows, in], 16-byte aligned, dense.
 Status linear_coded(KernelContext& ctx, const PackedWeight& weight, const Bf16* x, int64_t rows,
                     const LinearOutput& out, const SecondLinear& second);
+/// The same without what only Hopper has (plain_products.cu).
+Status plain_linear_coded(KernelContext& ctx, const PackedWeight& weight, const Bf16* x,
+                          int64_t rows, const LinearOutput& out);
 /// bf16 on the tensor cores. REQUIRES: in and x_stride multiples of 8, x 16-byte aligned; `groups` as
 /// LinearParams says.
 Status linear_bf16(KernelContext& ctx, const PackedWeight& weight, const Bf16* x, int64_t x_stride,
                    int64_t rows, int64_t groups, const LinearOutput& out);
 /// bf16 of any shape and f32, on the vector units.
 Status linear_plain(KernelContext& ctx, const PackedWeight& weight, const Bf16* x, int64_t x_stride,
-                    int64_t rows, const LinearOutput& out);
+                    int64_t rows, int64_t groups, const LinearOutput& out);
 
 }  // namespace cedar::kernels::cuda

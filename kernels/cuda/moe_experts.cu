@@ -6,6 +6,7 @@
 #include "core/device_memory.h"
 #include "core/units.h"
 #include "kernels/cuda/linear_ops.h"
+#include "kernels/cuda/plain_products.h"
 
 namespace cedar::kernels::cuda {
 namespace {
@@ -106,7 +107,8 @@ Status moe_experts(KernelContext& ctx, const MoeExpertsParams& p) {
   plan.top = static_cast<int32_t>(p.top);
   plan.expert_count = static_cast<int32_t>(p.routed.size());
   plan.shared = p.shared != nullptr;
-  plan.columns = tile_columns(p);
+  const bool hopper = on_hopper(ctx);
+  plan.columns = hopper ? tile_columns(p) : kPlainColumns;
   plan.slot_rows = take<int32_t>(ctx, plan.slots());
   plan.slot_weights = take<float>(ctx, plan.slots());
   plan.row_slots = p.slots != nullptr ? p.slots->row_slots : take<int32_t>(ctx, p.rows * p.top);
@@ -130,6 +132,10 @@ Status moe_experts(KernelContext& ctx, const MoeExpertsParams& p) {
   down.plan = plan;
   down.out = out;
   down.d = up.d;
+  if (!hopper) {
+    CEDAR_CHECK_OK(plain_experts(ctx, up, down, slot_x));
+    return p.slots != nullptr ? Status{} : sum_slots(ctx, plan, out, p.y, p.d);
+  }
   switch (plan.columns) {
     case 8: CEDAR_CHECK_OK(multiply_experts<MoeConfig<8>>(ctx, up, down, slot_x)); break;
     case 16: CEDAR_CHECK_OK(multiply_experts<MoeConfig<16>>(ctx, up, down, slot_x)); break;

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/coded_product.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/level.h"
 #include "kernels/cuda/moe_plan.h"
 #include "kernels/cuda/quantize.h"
 #include "kernels/cuda/store_tile.h"
@@ -253,6 +254,7 @@ __device__ __forceinline__ void wait_for_parts(const MoePlan& plan, int tile, in
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
     multiply_both(const __grid_constant__ ExpertArgs args) {
+#if CEDAR_HOPPER_CODE
   using Ring = typename Config::Ring;
   const UpArgs& a = args.up;
   const DownArgs& b = args.down;
@@ -324,6 +326,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
     for_each_item(
         a.plan, a.parts, b.parts, [&] { return queue.read(); }, up, down);
   }
+#endif
 }
 
 /// Both products for tiles of Config::kColumns slots.

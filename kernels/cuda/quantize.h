@@ -27,15 +27,24 @@ __device__ __forceinline__ float q8_value(uint32_t scale) {
 
 /// Two values, divided by their scale, to E4M3 codes: `low` in the low byte.
 __device__ __forceinline__ uint32_t e4m3_pair(float low, float high) {
+#if __CUDA_ARCH__ < 890
+  return float_to_e4m3(low) | static_cast<uint32_t>(float_to_e4m3(high)) << 8;
+#else
   uint16_t codes;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
   return codes;
+#endif
 }
 /// Two E4M3 codes times `scale`, as a bf16 pair: exact.
 __device__ __forceinline__ uint32_t e4m3_pair_values(uint32_t codes, float scale) {
+#if __CUDA_ARCH__ < 890
+  const float2 wide = make_float2(e4m3_to_float(static_cast<uint8_t>(codes)),
+                                  e4m3_to_float(static_cast<uint8_t>(codes >> 8)));
+#else
   uint32_t halves;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(codes)));
   const float2 wide = __half22float2(*reinterpret_cast<const __half2*>(&halves));
+#endif
   const __nv_bfloat162 pair = __floats2bfloat162_rn(wide.x * scale, wide.y * scale);
   return *reinterpret_cast<const uint32_t*>(&pair);
 }

@@ -5,6 +5,7 @@
 #include "kernels/cuda/attention_block.h"
 #include "kernels/cuda/attention_ops.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/level.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/sparse_attention_tiles.h"
 
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kPlainThreads) sparse_kernel(SparseAttentionPa
 }  // namespace
 
 Status sparse_attention(KernelContext& ctx, const SparseAttentionParams& p) {
-  if (fits_tiles(p)) return sparse_attention_tiles(ctx, p);
+  if (on_hopper(ctx) && fits_tiles(p)) return sparse_attention_tiles(ctx, p);
   if (p.rotate_q) {
     RopeParams rotate;
     rotate.x = p.q;

@@ -8,6 +8,7 @@
 // of two that the bits of E2M1 or E4M3 lack); the softmax scale and the last division give it back.
 
 #include "kernels/cuda/sparse_attention_tiles.h"
+#include "kernels/cuda/level.h"
 
 #include <algorithm>
 
@@ -420,6 +421,7 @@ __device__ __forceinline__ void consume(const SparseAttentionParams& p, Shared& 
 
 __global__ void __launch_bounds__(kThreads, 1)
     sparse_tiles_kernel(const __grid_constant__ SparseAttentionParams p) {
+#if CEDAR_HOPPER_CODE
   extern __shared__ __align__(1024) uint8_t storage[];
   Shared& shared = *reinterpret_cast<Shared*>(storage);
   if (threadIdx.x == 0) {
@@ -437,6 +439,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
     consume(p, shared);
   }
+#endif
 }
 
 }  // namespace

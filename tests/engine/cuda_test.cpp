@@ -106,6 +106,23 @@ TEST_F(OnCuda, ATrainedModelAnswersAsOnTheCpu) {
   }
 }
 
+TEST_F(OnCuda, PlainKernelsAnswerAlike) {
+  const auto recorded = testing::read_json(testing::golden_path("demo/prompts.json"));
+  std::vector<Tokens> prompts;
+  for (const auto& prompt : recorded) prompts.push_back(prompt["ids"].get<Tokens>());
+  const auto model = load(testing::demo_path(), kCuda);
+  ASSERT_NE(model, nullptr);
+  EngineOptions plain = options_on(kCuda);
+  plain.cuda_level = kernels::CudaLevel::plain;
+  const auto found = answers(model, plain, prompts, 24);
+  const auto expected = answers(model, options_on(kCuda), prompts, 24);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_EQ(found[i].error, "") << i;
+    EXPECT_EQ(clear_answer(found[i].ids, recorded[i]), clear_answer(expected[i].ids, recorded[i]))
+        << recorded[i]["name"];
+  }
+}
+
 TEST_F(OnCuda, LogitsAreCloseAndNeighboursDoNotChangeThem) {
   const auto model = load(testing::mini_path(), kCuda);
   ASSERT_NE(model, nullptr);

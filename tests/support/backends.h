@@ -18,6 +18,7 @@ struct Backend {
   Device device;
   kernels::CpuIsa isa = kernels::CpuIsa::portable;
   int threads = 1;
+  kernels::CudaLevel level = kernels::CudaLevel::hopper;
 };
 
 inline const std::vector<Backend>& all_backends() {
@@ -27,6 +28,7 @@ inline const std::vector<Backend>& all_backends() {
       {"avx2", Device{}, CpuIsa::avx2, 2},
       {"avx512_bf16", Device{}, CpuIsa::avx512_bf16, 2},
       {"cuda", Device{DeviceKind::cuda, 0}, CpuIsa::portable, 1},
+      {"cuda_plain", Device{DeviceKind::cuda, 0}, CpuIsa::portable, 1, kernels::CudaLevel::plain},
   };
   return backends;
 }
@@ -48,6 +50,7 @@ class BackendContext {
     ctx_.pool = &pool_;
     ctx_.arena = &arena_;
     ctx_.isa = backend.isa;
+    ctx_.cuda_level = backend.level;
   }
   kernels::KernelContext& operator*() { return ctx_; }
   Device device() const { return device_; }
