@@ -40,7 +40,7 @@ T* take(KernelContext& ctx, int64_t count) {
 /// The plan and every slot's row of x, after the choice of experts where that is asked for.
 Status fill_slots(KernelContext& ctx, const MoeExpertsParams& p, const MoePlan& plan, const Bf16* x,
                   Bf16* slot_x) {
-  if (p.route != nullptr && fits_route(plan)) {
+  if (p.route != nullptr && (fits_route(plan) || fits_choose(plan))) {
     const MoeGateParams& gate = *p.route;
     CEDAR_TRY(const float* products, gate_products(ctx, gate));
     RouteArgs args;
@@ -55,7 +55,9 @@ Status fill_slots(KernelContext& ctx, const MoeExpertsParams& p, const MoePlan& 
     args.x = x;
     args.slot_x = slot_x;
     args.d = p.d;
-    return route(ctx, args);
+    if (fits_route(plan)) return route(ctx, args);
+    CEDAR_CHECK_OK(choose_and_plan(ctx, args));
+    return gather_slots(ctx, plan, x, slot_x, p.d);
   }
   if (p.route != nullptr) CEDAR_CHECK_OK(cuda::moe_gate(ctx, *p.route));
   CEDAR_CHECK_OK(make_plan(ctx, plan));
@@ -115,7 +117,7 @@ Status moe_experts(KernelContext& ctx, const MoeExpertsParams& p) {
   plan.tiles = take<MoeTile>(ctx, plan.most_tiles());
   plan.parts_done = take<int32_t>(ctx, plan.most_tiles());
   plan.tile_count = take<int32_t>(ctx, 1);
-  plan.next_item = take<int32_t>(ctx, 1);
+  plan.next_item = take<int32_t>(ctx, 2);
   const int64_t pitch = align_up(p.table->inner, kStage);
   Bf16* slot_x = take<Bf16>(ctx, plan.slots() * p.d);
   Bf16* hidden = take<Bf16>(ctx, plan.slots() * pitch);

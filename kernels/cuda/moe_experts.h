@@ -23,6 +23,7 @@ template <int kColumnsArg>
 struct MoeConfig {
   static constexpr int kColumns = kColumnsArg;
   static constexpr bool kLarge = kColumns >= 96;
+  static constexpr bool kApart = kColumns >= 64;  // the two products are launches of their own
   static constexpr int kWarpgroups = kLarge ? 2 : 1;
   static constexpr int kRing = kLarge ? 5 : 4;
   static constexpr int kResident = kLarge ? 1 : kColumns >= 32 ? 2 : 3;
@@ -168,20 +169,21 @@ class ItemQueue {
 };
 
 /// Until ask() runs out: first(tile, part) for the items of the first product, then second(tile, part).
-template <class Ask, class First, class Second>
+template <bool kFirst, bool kSecond, class Ask, class First, class Second>
 __device__ __forceinline__ void for_each_item(const MoePlan& plan, int first_parts,
                                               int second_parts, const Ask& ask, const First& first,
                                               const Second& second) {
   const int tiles = *plan.tile_count;
+  const int first_items = kFirst ? tiles * first_parts : 0;
+  const int second_items = kSecond ? tiles * second_parts : 0;
   for (;;) {
     const int item = ask();
-    if (item < tiles * first_parts) {
-      first(item / first_parts, item % first_parts);
-    } else if (item < tiles * (first_parts + second_parts)) {
-      const int later = item - tiles * first_parts;
-      second(later / second_parts, later % second_parts);
+    if (item >= first_items + second_items) return;
+    if (item < first_items) {
+      if constexpr (kFirst) first(item / first_parts, item % first_parts);
     } else {
-      return;
+      const int later = item - first_items;
+      if constexpr (kSecond) second(later / second_parts, later % second_parts);
     }
   }
 }
@@ -250,10 +252,11 @@ __device__ __forceinline__ void wait_for_parts(const MoePlan& plan, int tile, in
   fence_for_copy_engine();
 }
 
-/// hidden = Q8(bf16(silu(w1 x) * w3 x * weight)), as values; out = bf16(w2 hidden).
-template <class Config>
+/// kFirst: hidden = Q8(bf16(silu(w1 x) * w3 x * weight)), as values; kSecond: out = bf16(w2 hidden). Both in one launch unless
+/// tiles are so wide that the code of both would leave no registers to run wgmma ahead.
+template <class Config, bool kFirst, bool kSecond>
 __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
-    multiply_both(const __grid_constant__ ExpertArgs args) {
+    multiply_tiles(const __grid_constant__ ExpertArgs args) {
 #if CEDAR_HOPPER_CODE
   using Ring = typename Config::Ring;
   const UpArgs& a = args.up;
@@ -284,6 +287,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
       const MoeTile& tile = b.plan.tiles[index];
       const int inner = tile.expert.inner;
       const auto hidden_is_there = [&] {
+        if constexpr (!kFirst) return;
         wait_for_parts(b.plan, index, (inner + Config::kOutputs - 1) / Config::kOutputs);
       };
       const ExpertTiles w2(tile.expert, 2, b.d, inner);
@@ -296,8 +300,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
                                     hidden_is_there);
       }
     };
-    for_each_item(
-        a.plan, a.parts, b.parts, [&] { return queue.ask(a.plan.next_item); }, up, down);
+    for_each_item<kFirst, kSecond>(
+        a.plan, a.parts, b.parts, [&] { return queue.ask(a.plan.next_item + (kFirst ? 0 : 1)); },
+        up, down);
   } else {
     if constexpr (Config::kLarge) take_registers<232>();
     const auto up = [&](int index, int part) {
@@ -307,7 +312,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
       float sums[2][Config::kColumns / 2] = {};
       multiply_item<Config>(ring, tile.expert.fp4 != 0, sums, a.d, step);
       finish_up<Config>(a, tile, first_output, sums, shared + Ring::kSharedBytes);
-      tell_part_done<Config>(a.plan, index);
+      if constexpr (kSecond) tell_part_done<Config>(a.plan, index);
     };
     const auto down = [&](int index, int part) {
       const MoeTile& tile = b.plan.tiles[index];
@@ -323,7 +328,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
                                             [](int) { return true; });
       }
     };
-    for_each_item(
+    for_each_item<kFirst, kSecond>(
         a.plan, a.parts, b.parts, [&] { return queue.read(); }, up, down);
   }
 #endif
@@ -342,8 +347,17 @@ Status multiply_experts(KernelContext& ctx, UpArgs up, DownArgs down, const Bf16
   down.parts = static_cast<int>(ceil_div(down.d, 2 * Config::kOutputs));
   const int64_t items = up.plan.most_tiles() * std::max(up.parts, down.parts);
   const dim3 grid(static_cast<unsigned>(std::min(resident, items)));
-  return launch_clusters(kOp, multiply_both<Config>, grid, 1, Config::kThreads,
-                         Config::kSharedBytes, stream, ExpertArgs{up, down});
+  const ExpertArgs args{up, down};
+  const auto launch = [&](auto* kernel) {
+    return launch_clusters(kOp, kernel, grid, 1, Config::kThreads, Config::kSharedBytes, stream,
+                           args);
+  };
+  if constexpr (Config::kApart) {
+    CEDAR_CHECK_OK(launch(multiply_tiles<Config, true, false>));
+    return launch(multiply_tiles<Config, false, true>);
+  } else {
+    return launch(multiply_tiles<Config, true, true>);
+  }
 }
 
 }  // namespace cedar::kernels::cuda

@@ -2,6 +2,7 @@
 
 #include "core/units.h"
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/choose_experts.h"
 
 namespace cedar::kernels::cuda {
 namespace {
@@ -38,10 +39,8 @@ __device__ __forceinline__ bool exists(const MoePlan& p, int expert) {
   return expert >= 0 && expert < p.expert_count;
 }
 
-/// One block. Shared memory: counts [experts], then next free slots [experts].
-__global__ void __launch_bounds__(kThreads) plan_step(const __grid_constant__ MoePlan p) {
-  extern __shared__ int shared[];
-  __shared__ int2 warp_sums[32];
+/// One block. `shared`: counts [experts], then next free slots [experts].
+__device__ __forceinline__ void make_lists(const MoePlan& p, int* shared, int2* warp_sums) {
   int* counts = shared;
   int* next = shared + p.expert_count;
   const int routed = p.rows * p.top;
@@ -75,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) plan_step(const __grid_constant__ Mo
     at.x += counts[e];
   }
   if (threadIdx.x == kThreads - 1) *p.tile_count = shared_tiles + at.y;
-  if (threadIdx.x == 0) *p.next_item = 0;
+  if (threadIdx.x == 0) p.next_item[0] = p.next_item[1] = 0;
   const int most = static_cast<int>(p.most_tiles());
   for (int i = threadIdx.x; i < most; i += kThreads) p.parts_done[i] = 0;
   for (int i = threadIdx.x; i < shared_tiles; i += kThreads) {
@@ -106,6 +105,36 @@ __global__ void __launch_bounds__(kThreads) plan_step(const __grid_constant__ Mo
     p.slot_rows[routed + row] = row;
     p.slot_weights[routed + row] = 1.0f;
   }
+}
+
+__global__ void __launch_bounds__(kThreads) plan_step(const __grid_constant__ MoePlan p) {
+  extern __shared__ int shared[];
+  __shared__ int2 warp_sums[32];
+  make_lists(p, shared, warp_sums);
+}
+
+/// A warp a row; the block that is done last makes the plan. `done`: zero before.
+template <int kMost>
+__global__ void __launch_bounds__(kThreads)
+    choose_and_plan_step(const __grid_constant__ RouteArgs a, int32_t* done) {
+  extern __shared__ int shared[];
+  __shared__ int2 warp_sums[32];
+  __shared__ bool last;
+  const MoePlan& p = a.plan;
+  const int row = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
+  if (row < p.rows) {
+    const bool image = a.image_mask != nullptr && a.image_mask[row] != 0;
+    choose_experts<kMost>(a.gate + row * int64_t{p.expert_count}, image ? a.bias_image : a.bias,
+                          p.expert_count, p.top, a.route_scale, a.experts + row * int64_t{p.top},
+                          a.weights + row * int64_t{p.top});
+  }
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicAdd(done, 1) == static_cast<int>(gridDim.x) - 1;
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  make_lists(p, shared, warp_sums);
 }
 
 constexpr int kGatherThreads = 256;
@@ -158,6 +187,22 @@ Status make_plan(KernelContext& ctx, const MoePlan& plan) {
   const size_t shared = 2 * static_cast<size_t>(plan.expert_count) * sizeof(int);
   CEDAR_CHECK_OK(allow_shared("moe_experts", plan_step, shared));
   plan_step<<<1, kThreads, shared, stream_of(ctx)>>>(plan);
+  return launched("moe_experts");
+}
+
+bool fits_choose(const MoePlan& plan) { return plan.expert_count <= 384; }
+
+Status choose_and_plan(KernelContext& ctx, const RouteArgs& args) {
+  const ArenaScope scope(*ctx.arena);
+  auto* done = ctx.arena->allocate<int32_t>(1);
+  CEDAR_CHECK_OK(check("moe_experts", cudaMemsetAsync(done, 0, sizeof(int32_t), stream_of(ctx))));
+  const size_t shared = 2 * static_cast<size_t>(args.plan.expert_count) * sizeof(int);
+  const auto blocks = static_cast<unsigned>(ceil_div(args.plan.rows, kThreads / 32));
+  if (args.plan.expert_count <= 128) {
+    choose_and_plan_step<4><<<blocks, kThreads, shared, stream_of(ctx)>>>(args, done);
+  } else {
+    choose_and_plan_step<12><<<blocks, kThreads, shared, stream_of(ctx)>>>(args, done);
+  }
   return launched("moe_experts");
 }
 

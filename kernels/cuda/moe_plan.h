@@ -44,7 +44,7 @@ struct MoePlan {
   MoeTile* tiles = nullptr;  // [most_tiles]
   int32_t* tile_count = nullptr;
   int32_t* parts_done = nullptr;  // [most_tiles] zeros: how much of a tile's activations is there
-  int32_t* next_item = nullptr;   // zero: how many items blocks have taken
+  int32_t* next_item = nullptr;   // [2] zeros: how many items blocks have taken, of two launches
 
   __host__ __device__ int64_t slots() const { return int64_t{rows} * (top + (shared ? 1 : 0)); }
   /// A bound that the host can know.
@@ -63,7 +63,7 @@ Status make_plan(KernelContext& ctx, const MoePlan& plan);
 Status gather_slots(KernelContext& ctx, const MoePlan& plan, const Bf16* x, Bf16* slot_x,
                     int64_t d);
 
-/// Fewer rows: choice, plan and slot_x in one launch. `gate`: the router's products, fp32 [rows, expert_count].
+/// Few rows: choice, plan and slot_x in one launch. `gate`: the router's products, fp32 [rows, expert_count].
 struct RouteArgs {
   MoePlan plan;  // its experts and weights are written
   const float* gate = nullptr;
@@ -77,6 +77,9 @@ struct RouteArgs {
   Bf16* slot_x = nullptr;
   int64_t d = 0;
 };
+/// Many rows: choice and plan in one launch.
+bool fits_choose(const MoePlan& plan);
+Status choose_and_plan(KernelContext& ctx, const RouteArgs& args);
 bool fits_route(const MoePlan& plan);
 Status route(KernelContext& ctx, const RouteArgs& args);
 
