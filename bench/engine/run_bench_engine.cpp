@@ -15,6 +15,7 @@
 #include "bench/kernels/ceilings.h"
 #include "bench/kernels/cuda_measure.h"
 #include "bench/support/report.h"
+#include "core/units.h"
 #include "engine/engine.h"
 #include "engine/layer_launches.h"
 #include "engine/runtime.h"
@@ -86,6 +87,8 @@ Result<Rates> run_once(std::shared_ptr<const engine::LoadedModel> model, const O
   settings.threads = threads;
   if (options.chunk_tokens > 0) settings.prefill_chunk_tokens = options.chunk_tokens;
   settings.max_sequences = batch;
+  settings.kv_pool_blocks =
+      batch * (ceil_div(prompt + options.new_tokens, model->layout.block_tokens) + 1);
   const auto engram = engine::local_engram_source(model);
   CEDAR_TRY(auto prefill, engine::PrefillEngine::create(model, engram, settings));
   CEDAR_TRY(auto decode, engine::DecodeEngine::create(model, engram, settings));

@@ -8,6 +8,7 @@
 // order, so a column's sums depend neither on the number of columns nor on the tile's shape.
 
 #include <cstdint>
+#include <type_traits>
 
 #include <cuda.h>
 
@@ -62,6 +63,11 @@ struct StageCodes {
   }
 };
 
+/// For products whose x lies in memory before the launch.
+struct XIsThere {
+  __device__ void operator()() const {}
+};
+
 /// kColumns: rows of x in the tile (8 to 128). kTiles: tiles of 64 outputs a warpgroup. kDepth: stages a
 /// step.
 template <bool kFp4, int kColumns, int kTiles, int kWarpgroups, int kDepth>
@@ -102,8 +108,11 @@ struct CodedProduct {
     const auto bytes = [&](int stage) {
       return kXBytes + kTiles * kWarpgroups * min(kDepth, last - stage) * block_bytes(kFp4);
     };
-    // Wide tiles are bound by arithmetic, and short of registers.
-    const int ahead = kColumns > 64 ? 0 : min(step_count(first, last), Ring::kSlots);
+    int ahead = 0;
+    // Where x is there, weights that come first would only delay it.
+    if constexpr (!std::is_same_v<Wait, XIsThere>) {
+      ahead = min(step_count(first, last), Ring::kSlots);
+    }
     for (int s = 0; s < ahead; ++s) {
       const int stage = first + s * kDepth;
       ring.fill_weights(step + s, bytes(stage),

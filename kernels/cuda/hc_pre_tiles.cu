@@ -28,7 +28,6 @@ constexpr int kOutputTiles = kHcOutputs / 8;
 constexpr int kCluster = 8;
 constexpr int kChunk = 64;  // columns of a swizzled row
 constexpr int kQuarters = 4;
-constexpr int kEarly = 4;  // steps of 16 columns
 // Sums of a row: the outputs, the squares of x, the squares of the collapsed row.
 constexpr int kSums = kHcOutputs + 2;
 // Floats of a row of fn in shared memory: a half warp's float2 lie in different banks.
@@ -239,24 +238,6 @@ __global__ void CEDAR_CLUSTER_OF(kCluster) __launch_bounds__(Tile<kRows>::kThrea
   };
 
   if constexpr (T::kFew) {
-    const int copy = warp % kHcCopies, quarter = warp / kHcCopies;
-    const float* fn = p.weights.fn + (int64_t{g} * kHcCopies + copy) * p.d + base + 2 * c;
-    const auto load_fn = [&](int i, int t, int k) {
-      return __ldg(reinterpret_cast<const float2*>(fn + t * 8 * kHcCopies * p.d +
-                                                   (quarter * chunks + i) * 16 + 8 * k));
-    };
-    // The first steps' part of fn is asked for before x: it comes from far.
-    float2 early[kEarly][kOutputTiles][2];
-#pragma unroll
-    for (int i = 0; i < kEarly; ++i) {
-      if (i < chunks) {
-#pragma unroll
-        for (int t = 0; t < kOutputTiles; ++t) {
-          early[i][t][0] = load_fn(i, t, 0);
-          early[i][t][1] = load_fn(i, t, 1);
-        }
-      }
-    }
     if (after.p.x_out != nullptr) {
       finish_rows<kRows>(after, first, base, chunks, storage + at.x);
       if (after.ring.chunk_rows != nullptr) {
@@ -271,20 +252,17 @@ __global__ void CEDAR_CLUSTER_OF(kCluster) __launch_bounds__(Tile<kRows>::kThrea
       copy_async_wait<0>();
     }
     __syncthreads();
+    const int copy = warp % kHcCopies, quarter = warp / kHcCopies;
+    const float* fn = p.weights.fn + (int64_t{g} * kHcCopies + copy) * p.d + base + 2 * c;
     Sums sums[1];
-    const auto multiply_at = [&](int i, const auto& of_fn) {
+#pragma unroll 2
+    for (int i = 0; i < chunks; ++i) {
       const int step = quarter * chunks + i;  // of 16 columns
       uint32_t a[1][4];
       load_rows(x_address + step / 4 * T::kStageBytes + copy * kRows * 128, 0, step % 4 * 2, a[0]);
-      multiply_step<1>(sums, a, of_fn);
-    };
-#pragma unroll
-    for (int i = 0; i < kEarly; ++i) {
-      if (i < chunks) multiply_at(i, [&](int t, int k) { return early[i][t][k / 8]; });
-    }
-#pragma unroll 4
-    for (int i = kEarly; i < chunks; ++i) {
-      multiply_at(i, [&](int t, int k) { return load_fn(i, t, k / 8); });
+      multiply_step<1>(sums, a, [&](int t, int k) {
+        return __ldg(reinterpret_cast<const float2*>(fn + t * 8 * kHcCopies * p.d + step * 16 + k));
+      });
     }
 #pragma unroll
     for (int t = 0; t < kOutputTiles; ++t) {

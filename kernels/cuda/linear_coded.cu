@@ -50,7 +50,7 @@ __device__ __forceinline__ void produce(const Args& a, const Ring& ring, int fir
     const Args::Part& part = part_of(a, tile);
     return part.weight + (tile - part.first_tile) * tile_bytes;
   };
-  Product::produce(ring, a.x, first_row, tile_at, first, last, 0, [] {});
+  Product::produce(ring, a.x, first_row, tile_at, first, last, 0, XIsThere());
 }
 
 /// Memory-bound: blocks enough to hide each other's latencies. With more rows x weighs more than W, and two

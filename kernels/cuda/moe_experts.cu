@@ -117,7 +117,7 @@ Status moe_experts(KernelContext& ctx, const MoeExpertsParams& p) {
   plan.tiles = take<MoeTile>(ctx, plan.most_tiles());
   plan.parts_done = take<int32_t>(ctx, plan.most_tiles());
   plan.tile_count = take<int32_t>(ctx, 1);
-  plan.next_item = take<int32_t>(ctx, 2);
+  plan.next_item = take<int32_t>(ctx, 1);
   const int64_t pitch = align_up(p.table->inner, kStage);
   Bf16* slot_x = take<Bf16>(ctx, plan.slots() * p.d);
   Bf16* hidden = take<Bf16>(ctx, plan.slots() * pitch);

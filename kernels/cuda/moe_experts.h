@@ -263,7 +263,15 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
   const DownArgs& b = args.down;
   extern __shared__ uint8_t shared[];
   const Ring ring(shared);
+  // Items of one product wait for nothing: blocks take them in turn.
+  constexpr bool kInTurn = !(kFirst && kSecond);
   ItemQueue queue(shared + Config::kQueueOffset, Config::kConsumers / 32);
+  int next_in_turn = blockIdx.x;
+  const auto take_turn = [&] {
+    const int item = next_in_turn;
+    next_in_turn += gridDim.x;
+    return item;
+  };
   int step = 0;
   if (threadIdx.x >= Config::kConsumers) {
     if constexpr (Config::kLarge) give_registers<40>();
@@ -278,31 +286,35 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
         return (i % 2 == 0 ? w1 : w3).at(part * Config::kWarpgroups + i / 2);
       };
       if (tile.expert.fp4 != 0) {
-        produce_item<Config, true>(ring, a.x, tile.first_slot, tile_of, a.d, step, [] {});
+        produce_item<Config, true>(ring, a.x, tile.first_slot, tile_of, a.d, step, XIsThere());
       } else {
-        produce_item<Config, false>(ring, a.x, tile.first_slot, tile_of, a.d, step, [] {});
+        produce_item<Config, false>(ring, a.x, tile.first_slot, tile_of, a.d, step, XIsThere());
       }
     };
     const auto down = [&](int index, int part) {
       const MoeTile& tile = b.plan.tiles[index];
       const int inner = tile.expert.inner;
       const auto hidden_is_there = [&] {
-        if constexpr (!kFirst) return;
         wait_for_parts(b.plan, index, (inner + Config::kOutputs - 1) / Config::kOutputs);
       };
       const ExpertTiles w2(tile.expert, 2, b.d, inner);
-      const auto tile_of = [&](int i) { return w2.at(part * (2 * Config::kWarpgroups) + i); };
-      if (tile.expert.fp4 != 0) {
-        produce_item<Config, true>(ring, b.hidden, tile.first_slot, tile_of, inner, step,
-                                   hidden_is_there);
+      const auto w2_tile = [&](int i) { return w2.at(part * (2 * Config::kWarpgroups) + i); };
+      const auto multiply = [&](const auto& wait) {
+        if (tile.expert.fp4 != 0) {
+          produce_item<Config, true>(ring, b.hidden, tile.first_slot, w2_tile, inner, step, wait);
+        } else {
+          produce_item<Config, false>(ring, b.hidden, tile.first_slot, w2_tile, inner, step, wait);
+        }
+      };
+      if constexpr (kFirst) {
+        multiply(hidden_is_there);
       } else {
-        produce_item<Config, false>(ring, b.hidden, tile.first_slot, tile_of, inner, step,
-                                    hidden_is_there);
+        multiply(XIsThere());
       }
     };
     for_each_item<kFirst, kSecond>(
-        a.plan, a.parts, b.parts, [&] { return queue.ask(a.plan.next_item + (kFirst ? 0 : 1)); },
-        up, down);
+        a.plan, a.parts, b.parts,
+        [&] { return kInTurn ? take_turn() : queue.ask(a.plan.next_item); }, up, down);
   } else {
     if constexpr (Config::kLarge) take_registers<232>();
     const auto up = [&](int index, int part) {
@@ -329,7 +341,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
       }
     };
     for_each_item<kFirst, kSecond>(
-        a.plan, a.parts, b.parts, [&] { return queue.read(); }, up, down);
+        a.plan, a.parts, b.parts, [&] { return kInTurn ? take_turn() : queue.read(); }, up, down);
   }
 #endif
 }

@@ -74,7 +74,7 @@ __device__ __forceinline__ void make_lists(const MoePlan& p, int* shared, int2* 
     at.x += counts[e];
   }
   if (threadIdx.x == kThreads - 1) *p.tile_count = shared_tiles + at.y;
-  if (threadIdx.x == 0) p.next_item[0] = p.next_item[1] = 0;
+  if (threadIdx.x == 0) *p.next_item = 0;
   const int most = static_cast<int>(p.most_tiles());
   for (int i = threadIdx.x; i < most; i += kThreads) p.parts_done[i] = 0;
   for (int i = threadIdx.x; i < shared_tiles; i += kThreads) {

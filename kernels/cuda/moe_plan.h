@@ -44,7 +44,7 @@ struct MoePlan {
   MoeTile* tiles = nullptr;  // [most_tiles]
   int32_t* tile_count = nullptr;
   int32_t* parts_done = nullptr;  // [most_tiles] zeros: how much of a tile's activations is there
-  int32_t* next_item = nullptr;   // [2] zeros: how many items blocks have taken, of two launches
+  int32_t* next_item = nullptr;   // zero: how many items blocks have asked for
 
   __host__ __device__ int64_t slots() const { return int64_t{rows} * (top + (shared ? 1 : 0)); }
   /// A bound that the host can know.

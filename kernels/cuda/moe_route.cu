@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads) route_step(const __grid_constant__ R
       tile.first_slot = routed + i * p.columns;
       tile.slots = min(p.columns, p.rows - i * p.columns);
     }
-    if (threadIdx.x == 0) p.next_item[0] = p.next_item[1] = 0;
+    if (threadIdx.x == 0) *p.next_item = 0;
     const int most = static_cast<int>(p.most_tiles());
     for (int i = threadIdx.x; i < most; i += kThreads) p.parts_done[i] = 0;
     for (int i = threadIdx.x; i < routed; i += kThreads) {
