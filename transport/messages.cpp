@@ -29,6 +29,20 @@ Error get_error(ByteReader& in) {
   return Error{known ? static_cast<Errc>(code) : Errc::internal, in.get_text()};
 }
 
+/// The rest of a message: `count` ranges and nothing else.
+std::vector<ByteRange> get_ranges(ByteReader& in, size_t count, size_t most) {
+  if (count > most || in.rest().size() != count * 16) {
+    in.get_bytes(in.rest().size() + 1);  // fails the reader
+    return {};
+  }
+  std::vector<ByteRange> ranges(count);
+  for (ByteRange& range : ranges) {
+    range.offset = in.get<uint64_t>();
+    range.bytes = in.get<uint64_t>();
+  }
+  return ranges;
+}
+
 struct Encoder {
   ByteWriter& out;
 
@@ -55,8 +69,10 @@ struct Encoder {
     put(out, m.error);
   }
   void operator()(const Confirm& m) {
-    out.put(m.transfer.value).put(m.owner_generation).put(m.lease.value);
-    out.put(static_cast<uint8_t>(m.release));
+    CEDAR_ASSERT(m.ranges.size() <= Confirm::kMaxRanges, std::to_string(m.ranges.size()));
+    out.put(m.transfer.value).put(m.owner_generation).put(m.region.value).put(m.lease.value);
+    out.put(static_cast<uint8_t>(m.release)).put(static_cast<uint32_t>(m.ranges.size()));
+    for (const ByteRange& range : m.ranges) out.put(range.offset).put(range.bytes);
   }
   void operator()(const Confirmed& m) {
     out.put(m.transfer.value);
@@ -84,16 +100,7 @@ Message get_part_request(ByteReader& in) {
   m.owner_generation = in.get<uint64_t>();
   m.region = RegionId(in.get<uint64_t>());
   m.lease = LeaseId(in.get<uint64_t>());
-  const size_t count = in.get<uint16_t>();
-  if (count > PartRequest::kMaxRanges || in.rest().size() != count * 16) {
-    in.get_bytes(in.rest().size() + 1);  // fails the reader
-    return m;
-  }
-  m.ranges.resize(count);
-  for (ByteRange& range : m.ranges) {
-    range.offset = in.get<uint64_t>();
-    range.bytes = in.get<uint64_t>();
-  }
+  m.ranges = get_ranges(in, in.get<uint16_t>(), PartRequest::kMaxRanges);
   return m;
 }
 
@@ -114,10 +121,13 @@ Message get_message(size_t type, ByteReader& in) {
       return m;
     }
     case 8: {
-      Confirm m{transfer(), 0, {}, false};
+      Confirm m;
+      m.transfer = transfer();
       m.owner_generation = in.get<uint64_t>();
+      m.region = RegionId(in.get<uint64_t>());
       m.lease = LeaseId(in.get<uint64_t>());
       m.release = in.get<uint8_t>() != 0;
+      m.ranges = get_ranges(in, in.get<uint32_t>(), Confirm::kMaxRanges);
       return m;
     }
     case 9: {

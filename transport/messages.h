@@ -6,11 +6,11 @@
 #include <variant>
 #include <vector>
 
-#include "transport/types.h"
+#include "transport/descriptor.h"
 
 namespace cedar::transport {
 
-constexpr uint16_t kProtocolVersion = 1;
+constexpr uint16_t kProtocolVersion = 2;
 
 /// First on every connection, from the side that connected. `expected` is checked by the receiver.
 struct Hello {
@@ -46,12 +46,16 @@ struct PartRefused {
   uint32_t part = 0;
   Error error;
 };
-/// The bytes of a lease were read in place: was it alive until now? Ends it if `release`.
+/// These ranges were read in place under a lease: are they of what was offered, and was it alive until now? Ends it if
+/// `release`.
 struct Confirm {
+  static constexpr size_t kMaxRanges = RegionDescriptor::kMaxRanges;
   TransferId transfer;
   uint64_t owner_generation = 0;
+  RegionId region;
   LeaseId lease;
   bool release = false;
+  std::vector<ByteRange> ranges;  // without checksums
 };
 struct Confirmed {
   TransferId transfer;

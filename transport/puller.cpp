@@ -227,10 +227,19 @@ void Puller::complete(Pulls::iterator at) {
   const RegionDescriptor& source = pull.request.source;
   const bool release = pull.request.release_lease;
   if (source.lease.value != 0 && pull.native) {
-    // The owner did not see the reads: only its word that the lease outlived them makes the bytes good.
+    // The owner did not see the reads: only its word that they were of what it offered and that the lease outlived them
+    // makes the bytes good.
     pull.confirming = true;
-    link_.send(pull.peer,
-               encode(Confirm{at->first, source.owner.generation, source.lease, release}), {});
+    Confirm confirm{at->first, source.owner.generation, source.region, source.lease, release, {}};
+    for (const ByteRange& range : source.ranges) {
+      if (!confirm.ranges.empty() &&
+          confirm.ranges.back().offset + confirm.ranges.back().bytes == range.offset) {
+        confirm.ranges.back().bytes += range.bytes;
+      } else {
+        confirm.ranges.push_back({range.offset, range.bytes, {}});
+      }
+    }
+    link_.send(pull.peer, encode(confirm), {});
     return;
   }
   if (source.lease.value != 0 && release)

@@ -186,12 +186,21 @@ void RegionBook::finish_reading(RegionId region, LeaseId lease) {
   settle_locked(held);
 }
 
-Status RegionBook::check(LeaseId lease, TimePoint now) const {
+Status RegionBook::check(RegionId region, LeaseId lease, std::span<const ByteRange> ranges,
+                         TimePoint now) const {
   std::lock_guard lock(mutex_);
+  const auto at = regions_.find(region);
+  if (at == regions_.end()) return no_region(region);
   const auto held = leases_.find(lease);
-  if (held == leases_.end() || held->second.ended) return no_lease(lease);
+  if (held == leases_.end() || held->second.ended || held->second.region != region)
+    return no_lease(lease);
   if (held->second.deadline <= now)
     return make_error(Errc::deadline_exceeded, "lease " + std::to_string(lease.value));
+  for (const ByteRange& range : ranges) {
+    if (range.bytes == 0 || !inside(range.offset, range.bytes, 0, at->second.region.memory.bytes) ||
+        !offered(held->second.ranges, range.offset, range.bytes))
+      return outside(range, "what was offered");
+  }
   return {};
 }
 

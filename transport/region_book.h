@@ -40,8 +40,9 @@ class RegionBook {
   Result<std::vector<ConstSegment>> start_reading(RegionId region, LeaseId lease,
                                                   std::span<const ByteRange> ranges, TimePoint now);
   void finish_reading(RegionId region, LeaseId lease);
-  /// Was the lease alive until now?
-  Status check(LeaseId lease, TimePoint now) const;
+  /// Was the lease alive until now, and are the ranges of what it offers? Errors: as start_reading().
+  Status check(RegionId region, LeaseId lease, std::span<const ByteRange> ranges,
+               TimePoint now) const;
 
   void expire(TimePoint now);
   std::optional<TimePoint> next_expiry() const;

@@ -63,7 +63,7 @@ void Server::serve(PeerId peer, const PartRequest& message, std::vector<ConstSeg
 
 void Server::confirm(PeerId peer, const Confirm& message, TimePoint now) {
   Status alive = check(message.owner_generation);
-  if (alive) alive = book_.check(message.lease, now);
+  if (alive) alive = book_.check(message.region, message.lease, message.ranges, now);
   Confirmed reply{message.transfer, Error{Errc::ok, {}}};
   if (!alive) {
     reply.error = alive.error();

@@ -17,13 +17,14 @@ class FailoverTest : public HandoffFixture {
     ASSERT_TRUE(sink->wait_progress());
     ASSERT_TRUE(eventually([&] { return decoder.script->imports >= blocks; }));
   }
-  static void slowly(test::EngineScript& script) { script.encoder_step_us = 5000; }
+  /// Reads 32 tokens, eight blocks, and then waits.
+  static void reads_a_part(test::EngineScript& script) { script.encoder_chunks = 4; }
 };
 INSTANTIATE_TEST_SUITE_P(Backends, FailoverTest, testing::ValuesIn(handoff_backends()),
                          [](const auto& backend) { return backend.param.name; });
 
 TEST_P(FailoverTest, AnotherEncoderReadsOnAndBlocksAreKept) {
-  Node& first = add_encoder(slowly);
+  Node& first = add_encoder(reads_a_part);
   Node& second = add_encoder();
   Node& decoder = add_decoder();
   may_replace_with_encoder(second);
@@ -69,7 +70,7 @@ TEST_P(FailoverTest, AnEncoderThatIsCutOffBeforeTheBytesAreFetched) {
 }
 
 TEST_P(FailoverTest, WithoutAnotherEncoderTheRequestFailsByName) {
-  Node& encoder = add_encoder(slowly);
+  Node& encoder = add_encoder(reads_a_part);
   Node& decoder = add_decoder();
   const auto sink = submit(encoder, decoder, request(100, 4));
   wait_for_blocks(sink, decoder, 2);
@@ -98,7 +99,7 @@ TEST_P(FailoverTest, StagesAreReplacedAFewTimesOnly) {
 
 TEST_P(FailoverTest, AnotherDecoderWritesOnWithTheNextToken) {
   Node& encoder = add_encoder();
-  Node& first = add_decoder([](test::EngineScript& s) { s.decoder_step_us = 3000; });
+  Node& first = add_decoder([](test::EngineScript& s) { s.answer_stops_at = 10; });
   Node& second = add_decoder();
   may_replace_with_encoder(encoder);
   may_replace_with_decoder(second);
@@ -114,7 +115,7 @@ TEST_P(FailoverTest, AnotherDecoderWritesOnWithTheNextToken) {
 }
 
 TEST_P(FailoverTest, ADecoderThatDiesWhileThePromptIsRead) {
-  Node& encoder = add_encoder(slowly);
+  Node& encoder = add_encoder(reads_a_part);
   Node& first = add_decoder();
   Node& second = add_decoder();
   may_replace_with_encoder(encoder);
@@ -124,6 +125,7 @@ TEST_P(FailoverTest, ADecoderThatDiesWhileThePromptIsRead) {
   wait_for_blocks(sink, first, 2);
   end(first.decoder);
   first.decoder = DecoderStageActor{};
+  encoder.script->encoder_chunks = 1000;
   expect_answer(sink, asked);
   expect_level();
 }
@@ -131,9 +133,8 @@ TEST_P(FailoverTest, ADecoderThatDiesWhileThePromptIsRead) {
 /// Twice in one answer, the second time behind tokens of the second decoder.
 TEST_P(FailoverTest, DecodersMayDieOneAfterTheOther) {
   Node& encoder = add_encoder();
-  const auto slow = [](test::EngineScript& s) { s.decoder_step_us = 3000; };
-  Node& first = add_decoder(slow);
-  Node& second = add_decoder(slow);
+  Node& first = add_decoder([](test::EngineScript& s) { s.answer_stops_at = 5; });
+  Node& second = add_decoder([](test::EngineScript& s) { s.answer_stops_at = 20; });
   Node& third = add_decoder();
   for (Node* next : {&second, &third}) {
     may_replace_with_encoder(encoder);
@@ -153,7 +154,7 @@ TEST_P(FailoverTest, DecodersMayDieOneAfterTheOther) {
 
 TEST_P(FailoverTest, WithoutAnotherDecoderTheRequestFailsByName) {
   Node& encoder = add_encoder();
-  Node& decoder = add_decoder([](test::EngineScript& s) { s.decoder_step_us = 3000; });
+  Node& decoder = add_decoder([](test::EngineScript& s) { s.answer_stops_at = 3; });
   const auto sink = submit(encoder, decoder, request(60, 100));
   ASSERT_TRUE(sink->wait_tokens(3));
   decoder.script->decoder_throws = true;

@@ -34,6 +34,8 @@ struct EngineScript {
   std::atomic<int64_t> encoder_step_us{0};
   std::atomic<int64_t> decoder_step_us{0};
   std::atomic<int64_t> import_us{0};
+  std::atomic<int64_t> encoder_chunks{1 << 30};   // left to read; then it waits for more
+  std::atomic<int64_t> answer_stops_at{1 << 30};  // tokens; there an answer waits until this grows
   std::atomic<bool> encoder_throws{false};
   std::atomic<bool> decoder_throws{false};
   std::atomic<bool> encoder_fails{false};
@@ -93,6 +95,11 @@ class FakeEncoder final : public actors::EncoderEngine {
     if (script_->encoder_throws.exchange(false)) throw std::runtime_error("scripted death");
     if (script_->encoder_fails) return make_error(Errc::internal, "scripted failure");
     std::vector<engine::PrefillEvent> events;
+    if (script_->encoder_chunks <= 0) {
+      pause_us(1000);
+      return events;
+    }
+    --script_->encoder_chunks;
     for (auto& [id, work] : works_) {
       if (work.computed == length(work)) continue;
       const int64_t rows = std::min(script_->chunk_tokens, length(work) - work.computed);
@@ -242,6 +249,10 @@ class FakeDecoder final : public actors::DecoderEngine {
     std::vector<RequestId> finished;
     for (auto& [id, work] : works_) {
       if (!work.started) continue;
+      if (work.written >= script_->answer_stops_at) {
+        pause_us(1000);
+        continue;
+      }
       engine::TokenEvent event;
       event.id = id;
       event.index = work.written++;

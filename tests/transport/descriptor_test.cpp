@@ -74,12 +74,14 @@ TEST(Messages, RandomDamage) {
   std::mt19937 random(2);
   PartRequest request;
   request.ranges = {{1, 2, {}}, {3, 4, {}}};
+  Confirm confirm;
+  confirm.ranges = request.ranges;
   Hello hello;
   hello.cluster = "cedar";
   const std::vector<Message> messages = {
       hello,          Welcome{},   Refuse{{Errc::overloaded, "full"}},
       Goodbye{"bye"}, request,     PartRefused{},
-      Confirm{},      Confirmed{}, Release{}};
+      confirm,        Confirmed{}, Release{}};
   for (const Message& message : messages) {
     const auto good = encode(message);
     const auto back = decode(good);

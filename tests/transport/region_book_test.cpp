@@ -52,13 +52,30 @@ TEST_F(RegionBookTest, OnlyWhatWasOfferedIsRead) {
   EXPECT_EQ(read(LeaseId(0), 0, kBytes), Errc::ok);
 }
 
+/// What was read without asking has to be of what was offered, too.
+TEST_F(RegionBookTest, ReadsThatNobodySawAreChecked) {
+  const LeaseId lease = grant({{100, 100, {}}, {300, 10, {}}}, now_ + seconds(5));
+  const auto check = [&](RegionId region, uint64_t offset, uint64_t bytes) {
+    const std::vector<ByteRange> ranges = {{100, 1, {}}, {offset, bytes, {}}};
+    const Status status = book_.check(region, lease, ranges, now_);
+    return status ? Errc::ok : status.error().code;
+  };
+  EXPECT_EQ(check(region_, 100, 100), Errc::ok);
+  EXPECT_EQ(check(region_, 309, 1), Errc::ok);
+  EXPECT_EQ(check(region_, 150, 51), Errc::invalid_argument);
+  EXPECT_EQ(check(region_, 0, 10), Errc::invalid_argument);
+  EXPECT_EQ(check(region_, 100, 0), Errc::invalid_argument);
+  EXPECT_EQ(check(region_, 2, ~0ull), Errc::invalid_argument);
+  EXPECT_EQ(check(RegionId(99), 100, 1), Errc::not_found);
+}
+
 TEST_F(RegionBookTest, ExpiresAtItsDeadlineAndNotBefore) {
   const LeaseId lease = grant({{0, 10, {}}}, now_ + seconds(5));
   EXPECT_EQ(*book_.next_expiry(), now_ + seconds(5));
   book_.expire(now_ + seconds(4));
   EXPECT_TRUE(ends().empty());
-  EXPECT_TRUE(book_.check(lease, now_ + seconds(4)).has_value());
-  EXPECT_FALSE(book_.check(lease, now_ + seconds(5)).has_value());
+  EXPECT_TRUE(book_.check(region_, lease, {}, now_ + seconds(4)).has_value());
+  EXPECT_FALSE(book_.check(region_, lease, {}, now_ + seconds(5)).has_value());
   book_.expire(now_ + seconds(5));
   EXPECT_EQ(ends(), std::vector{LeaseEnd::expired});
   EXPECT_FALSE(book_.next_expiry().has_value());
