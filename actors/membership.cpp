@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "actors/errors.h"
+#include "actors/local_stages.h"
 #include "actors/network.h"
 #include "actors/secret_proof.h"
 #include "core/log.h"
@@ -19,11 +20,6 @@ namespace {
 bool is_refusal(Errc code) {
   return code == Errc::unsupported || code == Errc::invalid_argument ||
          code == Errc::stale_generation;
-}
-
-NodeLoad load_of(const LoadBoard& board) {
-  return {board.encoder_requests,  board.encoder_queued_tokens, board.encoder_free_blocks,
-          board.decoder_sequences, board.decoder_free_blocks,   board.decoder_total_blocks};
 }
 
 /// Looks for a gateway on a thread of its own, because that blocks; says what it found, and ends.

@@ -18,81 +18,85 @@ int64_t prompt_tokens(const GenerateRequest& request) {
   return static_cast<int64_t>(request.decode.prompt.size());
 }
 
-int64_t encoder_blocks(const GenerateRequest& request, const StageCapacity& capacity) {
-  return ceil_div(prompt_tokens(request), capacity.block_tokens);
-}
-
-int64_t decoder_blocks(const GenerateRequest& request, const StageCapacity& capacity) {
-  return ceil_div(prompt_tokens(request) + request.decode.max_new_tokens, capacity.block_tokens);
-}
-
-/// With high priority: an ordinary exit message waits behind the stage's backlog.
-template <class Handle>
-void end_stage(Handle& stage) {
-  if (!stage) return;
-  caf::anon_send<caf::message_priority::high>(
-      caf::actor_cast<caf::actor>(stage),
-      caf::exit_msg{caf::actor_addr{}, caf::exit_reason::user_shutdown});
-  destroy(stage);
-}
+EncoderChoice choice_of(const EncoderEntry& stage) { return {stage.actor, stage.endpoint}; }
+DecoderChoice choice_of(const DecoderEntry& stage) { return {stage.actor, stage.endpoint}; }
 
 }  // namespace
 
-Router::Router(caf::actor_config& config, RouterOptions options, StageSpawners spawners,
-               std::shared_ptr<LoadBoard> board)
-    : typed_event_based_actor(config),
-      options_(options),
-      spawners_(std::move(spawners)),
-      board_(std::move(board)) {}
+Router::Router(caf::actor_config& config, RouterOptions options, std::shared_ptr<LoadBoard> board)
+    : typed_event_based_actor(config), options_(options), board_(std::move(board)) {}
 
 Router::behavior_type Router::make_behavior() {
   set_down_handler([this](caf::down_msg& down) { on_down(down); });
-  encoder_.actor = spawners_.encoder(system());
-  decoder_.actor = spawners_.decoder(system());
-  monitor(encoder_.actor);
-  monitor(decoder_.actor);
+  encoder_grace_ = decoder_grace_ = Clock::now() + options_.stage_grace;
   publish();
   delayed_send(this, options_.tick, TickAtom::value);
   return {
       [this](SubmitRequest& message) { submit(std::move(message)); },
       [this](const CancelRequest& message) { cancel(message.id); },
-      [this](const EncoderFree& message) { encoder_free(message.id); },
-      [](const ReplaceEncoder&) -> caf::result<EncoderChoice> {
-        return to_caf(make_error(Errc::unavailable, "there is no other encoder"));
+      [this](const EncoderFree& message) {
+        const auto running = running_.find(message.id);
+        if (running == running_.end()) return;
+        release_encoder(running->second);
+        start_waiting();
       },
-      [](const ReplaceDecoder&) -> caf::result<EncoderChoice, DecoderChoice> {
-        return to_caf(make_error(Errc::unavailable, "there is no other decoder"));
-      },
-      [this](TickAtom) { sweep_deadlines(); },
+      [this](const ReplaceEncoder& message) { return replace_encoder(message); },
+      [this](const ReplaceDecoder& message) { return replace_decoder(message); },
+      [this](TickAtom) { sweep(); },
       [this](DrainAtom, bool end_sessions) { return drain(end_sessions); },
+      [this](const NodeJoined& message) { node_joined(message.node); },
+      [this](const NodeLeft& message) { node_left(message); },
+      [this](const NodeReport& message) {
+        stages_.report(message) ? stages_changed(false) : publish();
+      },
   };
 }
 
 void Router::on_exit() {
-  fail_waiting(make_error(Errc::unavailable, "the server stops"));
-  for (auto& [id, running] : running_) {
-    running.sink->fail(make_error(Errc::unavailable, "the server stops"));
-  }
+  const Error stops = make_error(Errc::unavailable, "the server stops");
+  fail_waiting(stops);
+  for (auto& [id, running] : running_) running.sink->fail(stops);
   running_.clear();
-  end_stage(encoder_.actor);
-  end_stage(decoder_.actor);
-  spawners_ = {};
+  for (Replacement& replacement : replacements_) {
+    if (replacement.encoder) replacement.encoder->deliver(to_caf(stops));
+    if (replacement.decoder) replacement.decoder->deliver(to_caf(stops));
+  }
+  replacements_.clear();
+  stages_.clear();
   draining_ = true;
   publish();
+}
+
+// --- admission -------------------------------------------------------------------------------------------
+
+Need Router::encoder_need(const GenerateRequest& request) const {
+  const int64_t tokens = prompt_tokens(request);
+  const int64_t block_tokens = std::max<int64_t>(stages_.largest_encoder().block_tokens, 1);
+  return {ceil_div(tokens, block_tokens), tokens};
+}
+
+Need Router::decoder_need(const GenerateRequest& request) const {
+  const int64_t block_tokens = std::max<int64_t>(stages_.largest_decoder().block_tokens, 1);
+  return {ceil_div(prompt_tokens(request) + request.decode.max_new_tokens, block_tokens), 0};
+}
+
+EncoderEntry* Router::choose_encoder(const GenerateRequest& request, const caf::actor_addr& avoid) {
+  const int64_t prefix = options_.affinity_blocks * stages_.largest_encoder().block_tokens;
+  return stages_.choose_encoder(encoder_need(request), prefix_hash(request.decode.prompt, prefix),
+                                prefix, avoid);
 }
 
 void Router::submit(SubmitRequest message) {
   const GenerateRequest& request = *message.request;
   if (draining_) return message.sink->fail(make_error(Errc::unavailable, "the server stops"));
-  if (!stages_up()) {
-    return message.sink->fail(make_error(
-        Errc::unavailable, encoder_.actor ? "the decoder is missing" : "the encoder is missing"));
+  if (const char* kind = missing(Clock::now())) {
+    return message.sink->fail(
+        make_error(Errc::unavailable, std::string("the ") + kind + " is missing"));
   }
   if (const Status fits = check_fits(request); !fits) return message.sink->fail(fits.error());
   Waiting waiting{std::move(message), Clock::now() + request.deadline};
-  if (waiting_.empty() && has_room(request)) {
-    start_session(std::move(waiting));
-  } else if (static_cast<int64_t>(waiting_.size()) < options_.max_queued) {
+  if (waiting_.empty() && try_start(waiting)) return publish();
+  if (static_cast<int64_t>(waiting_.size()) < options_.max_queued) {
     const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), request.priority,
                                         [](int32_t priority, const Waiting& other) {
                                           return priority < other.message.request->priority;
@@ -114,47 +118,42 @@ Status Router::check_fits(const GenerateRequest& request) const {
                                                   " KV blocks, the " + stage + " has " +
                                                   std::to_string(have));
   };
-  const int64_t read = encoder_blocks(request, options_.encoder);
-  if (read > options_.encoder.blocks) return too_long("encoder", read, options_.encoder.blocks);
-  const int64_t write = decoder_blocks(request, options_.decoder);
-  if (write > options_.decoder.blocks) return too_long("decoder", write, options_.decoder.blocks);
+  // A kind of stage that is missing for a moment may come back larger or smaller.
+  const int64_t read = encoder_need(request).blocks;
+  const int64_t encoder = stages_.largest_encoder().blocks;
+  if (stages_.has_encoder() && read > encoder) return too_long("encoder", read, encoder);
+  const int64_t write = decoder_need(request).blocks;
+  const int64_t decoder = stages_.largest_decoder().blocks;
+  if (stages_.has_decoder() && write > decoder) return too_long("decoder", write, decoder);
   return {};
 }
 
-bool Router::has_room(const GenerateRequest& request) const {
-  return encoder_.ledger.fits(options_.encoder, encoder_blocks(request, options_.encoder)) &&
-         decoder_.ledger.fits(options_.decoder, decoder_blocks(request, options_.decoder));
-}
-
-void Router::start_session(Waiting waiting) {
-  const auto request = waiting.message.request;
+bool Router::try_start(const Waiting& waiting) {
+  const auto& request = waiting.message.request;
+  EncoderEntry* const encoder = choose_encoder(*request);
+  DecoderEntry* const decoder = stages_.choose_decoder(decoder_need(*request));
+  if (encoder == nullptr || decoder == nullptr) return false;
   const RequestId id = request->decode.id;
   Running running;
+  running.request = request;
   running.sink = waiting.message.sink;
   running.deadline = waiting.deadline;
-  running.encoder_blocks = encoder_blocks(*request, options_.encoder);
-  running.decoder_blocks = decoder_blocks(*request, options_.decoder);
-  encoder_.ledger.sequences += 1;
-  encoder_.ledger.blocks += running.encoder_blocks;
-  decoder_.ledger.sequences += 1;
-  decoder_.ledger.blocks += running.decoder_blocks;
-  running.session =
-      spawn<Session, caf::monitored>(SessionSetup{request,
-                                                  waiting.message.sink,
-                                                  waiting.deadline,
-                                                  {encoder_.actor, spawners_.endpoint},
-                                                  {decoder_.actor, spawners_.endpoint},
-                                                  RouterActor{this}});
+  promise_encoder(running, *encoder);
+  promise_decoder(running, *decoder);
+  running.session = spawn<Session, caf::monitored>(SessionSetup{
+      request, waiting.message.sink, waiting.deadline, choice_of(*encoder), choice_of(*decoder),
+      caf::actor_cast<RouterActor>(this), options_.max_replacements});
   sessions_[running.session.address()] = id;
   running_.emplace(id, std::move(running));
+  return true;
 }
 
 void Router::start_waiting() {
+  // Who has begun goes before who has not.
+  try_replacements();
   bool started = false;
-  while (!waiting_.empty() && stages_up() && has_room(*waiting_.front().message.request)) {
-    Waiting next = std::move(waiting_.front());
+  while (!waiting_.empty() && try_start(waiting_.front())) {
     waiting_.pop_front();
-    start_session(std::move(next));
     started = true;
   }
   if (started) announce_queue();
@@ -183,16 +182,92 @@ void Router::cancel(RequestId id) {
   start_waiting();
 }
 
-void Router::encoder_free(RequestId id) {
-  const auto running = running_.find(id);
-  if (running == running_.end() || !running->second.in_encoder) return;
-  running->second.in_encoder = false;
-  encoder_.ledger.sequences -= 1;
-  encoder_.ledger.blocks -= running->second.encoder_blocks;
-  start_waiting();
+void Router::promise_encoder(Running& running, const EncoderEntry& stage) {
+  running.encoder = stage.actor.address();
+  running.at_encoder = encoder_need(*running.request);
+  stages_.promise(running.encoder, running.at_encoder);
 }
 
-void Router::sweep_deadlines() {
+void Router::promise_decoder(Running& running, const DecoderEntry& stage) {
+  running.decoder = stage.actor.address();
+  running.at_decoder = decoder_need(*running.request);
+  stages_.promise(running.decoder, running.at_decoder);
+}
+
+void Router::release_encoder(Running& running) {
+  if (running.encoder) stages_.release(std::exchange(running.encoder, {}), running.at_encoder);
+}
+
+void Router::release_decoder(Running& running) {
+  if (running.decoder) stages_.release(std::exchange(running.decoder, {}), running.at_decoder);
+}
+
+// --- another stage for a session -------------------------------------------------------------------------
+
+Router::EncoderPromise Router::replace_encoder(const ReplaceEncoder& message) {
+  EncoderPromise promise = make_response_promise<EncoderPromise>();
+  Replacement replacement{message.id, message.lost.address(), promise, {}};
+  const auto running = running_.find(message.id);
+  if (running != running_.end()) release_encoder(running->second);
+  if (!try_replace(replacement)) replacements_.push_back(std::move(replacement));
+  return promise;
+}
+
+Router::DecoderPromise Router::replace_decoder(const ReplaceDecoder& message) {
+  DecoderPromise promise = make_response_promise<DecoderPromise>();
+  Replacement replacement{message.id, message.lost.address(), {}, promise};
+  const auto running = running_.find(message.id);
+  if (running != running_.end()) release_decoder(running->second);
+  if (!try_replace(replacement)) replacements_.push_back(std::move(replacement));
+  return promise;
+}
+
+bool Router::try_replace(Replacement& replacement) {
+  const auto fail = [&](Error error) {
+    if (replacement.encoder) replacement.encoder->deliver(to_caf(error));
+    if (replacement.decoder) replacement.decoder->deliver(to_caf(error));
+    return true;
+  };
+  const auto entry = running_.find(replacement.id);
+  if (entry == running_.end()) return fail(make_error(Errc::not_found, "the request has ended"));
+  if (const char* kind = missing(Clock::now())) {
+    return fail(make_error(Errc::unavailable,
+                           std::string("the ") + kind + " was lost and there is no other"));
+  }
+  Running& running = entry->second;
+  const GenerateRequest& request = *running.request;
+  if (const Status fits = check_fits(request); !fits) return fail(fits.error());
+  if (replacement.encoder) {
+    EncoderEntry* const encoder = choose_encoder(request, replacement.lost);
+    if (encoder == nullptr) return false;
+    promise_encoder(running, *encoder);
+    replacement.encoder->deliver(choice_of(*encoder));
+    return true;
+  }
+  // The whole prompt is read again: the encoder that has room promised, or any other.
+  release_encoder(running);
+  EncoderEntry* const encoder = choose_encoder(request);
+  DecoderEntry* const decoder = stages_.choose_decoder(decoder_need(request), replacement.lost);
+  if (encoder == nullptr || decoder == nullptr) return false;
+  promise_encoder(running, *encoder);
+  promise_decoder(running, *decoder);
+  replacement.decoder->deliver(choice_of(*encoder), choice_of(*decoder));
+  return true;
+}
+
+void Router::try_replacements() {
+  for (size_t i = 0; i < replacements_.size();) {
+    if (try_replace(replacements_[i])) {
+      replacements_.erase(replacements_.begin() + static_cast<ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+}
+
+// --- time ------------------------------------------------------------------------------------------------
+
+void Router::sweep() {
   delayed_send(this, options_.tick, TickAtom::value);
   const auto now = Clock::now();
   for (auto& [id, running] : running_) {
@@ -207,11 +282,13 @@ void Router::sweep_deadlines() {
         make_error(Errc::deadline_exceeded, "no room before the request's deadline"));
   }
   const auto kept = std::remove_if(waiting_.begin(), waiting_.end(), expired);
-  if (kept != waiting_.end()) {
-    waiting_.erase(kept, waiting_.end());
-    announce_queue();
-    start_waiting();
+  const bool some_expired = kept != waiting_.end();
+  waiting_.erase(kept, waiting_.end());
+  if (some_expired) announce_queue();
+  if (const char* kind = missing(now); kind != nullptr && !waiting_.empty()) {
+    fail_waiting(make_error(Errc::unavailable, std::string("the ") + kind + " is missing"));
   }
+  if (some_expired || !replacements_.empty()) start_waiting();
 }
 
 int64_t Router::drain(bool end_sessions) {
@@ -227,14 +304,14 @@ int64_t Router::drain(bool end_sessions) {
   return static_cast<int64_t>(running_.size() + waiting_.size());
 }
 
+// --- who comes and goes ----------------------------------------------------------------------------------
+
 void Router::on_down(const caf::down_msg& down) {
   const auto session = sessions_.find(down.source);
   if (session != sessions_.end()) {
     session_down(session);
-  } else if (encoder_.actor && down.source == encoder_.actor.address()) {
-    stage_down(encoder_, "encoder", spawners_.encoder);
-  } else if (decoder_.actor && down.source == decoder_.actor.address()) {
-    stage_down(decoder_, "decoder", spawners_.decoder);
+  } else if (stages_.drop(down.source)) {
+    stages_changed(false);
   }
 }
 
@@ -243,36 +320,55 @@ void Router::session_down(std::map<caf::actor_addr, RequestId>::iterator session
   sessions_.erase(session);
   Running running = std::move(entry->second);
   running_.erase(entry);
-  if (running.in_encoder) {
-    encoder_.ledger.sequences -= 1;
-    encoder_.ledger.blocks -= running.encoder_blocks;
-  }
-  decoder_.ledger.sequences -= 1;
-  decoder_.ledger.blocks -= running.decoder_blocks;
+  release_encoder(running);
+  release_decoder(running);
   // Nothing happens here unless the session died before it could tell.
   running.sink->fail(make_error(Errc::internal, "the request's session died"));
   start_waiting();
 }
 
-template <class Handle>
-void Router::stage_down(Stage<Handle>& stage, const char* which,
-                        const std::function<Handle(caf::actor_system&)>& spawn_again) {
-  destroy(stage.actor);
-  const auto now = Clock::now();
-  auto& restarts = stage.restarts;
-  restarts.erase(std::remove_if(restarts.begin(), restarts.end(),
-                                [&](auto at) { return at + options_.restart_window < now; }),
-                 restarts.end());
-  if (!draining_ && static_cast<int64_t>(restarts.size()) < options_.max_restarts) {
-    restarts.push_back(now);
-    log::warn("router", "stage went down, starting it again", {{"stage", which}});
-    stage.actor = spawn_again(system());
-    monitor(stage.actor);
-  } else {
-    log::error("router", "stage went down and stays down", {{"stage", which}});
-    fail_waiting(make_error(Errc::unavailable, std::string("the ") + which + " is missing"));
+void Router::node_joined(const NodeDescription& node) {
+  for (const caf::actor_addr& stage : stages_.join(node)) {
+    if (const auto actor = caf::actor_cast<caf::actor>(stage)) monitor(actor);
   }
-  publish();
+  stages_changed(false);
+}
+
+void Router::node_left(const NodeLeft& message) {
+  if (stages_.leave(message.name, message.generation) || message.for_good) {
+    stages_changed(message.for_good);
+  }
+}
+
+void Router::stages_changed(bool for_good) {
+  const auto grace = for_good ? Clock::time_point{} : Clock::now() + options_.stage_grace;
+  if (!stages_.has_encoder() && (for_good || encoder_grace_ == Clock::time_point::max())) {
+    encoder_grace_ = grace;
+  }
+  if (!stages_.has_decoder() && (for_good || decoder_grace_ == Clock::time_point::max())) {
+    decoder_grace_ = grace;
+  }
+  if (stages_.has_encoder()) encoder_grace_ = Clock::time_point::max();
+  if (stages_.has_decoder()) decoder_grace_ = Clock::time_point::max();
+  refuse_what_cannot_fit();
+  start_waiting();
+}
+
+/// The stages may have become smaller while requests waited.
+void Router::refuse_what_cannot_fit() {
+  std::deque<Waiting> kept;
+  for (Waiting& waiting : waiting_) {
+    const Status fits = check_fits(*waiting.message.request);
+    if (fits) kept.push_back(std::move(waiting));
+    else waiting.message.sink->fail(fits.error());
+  }
+  waiting_ = std::move(kept);
+}
+
+const char* Router::missing(Clock::time_point now) const {
+  if (!stages_.has_encoder() && encoder_grace_ <= now) return "encoder";
+  if (!stages_.has_decoder() && decoder_grace_ <= now) return "decoder";
+  return nullptr;
 }
 
 void Router::fail_waiting(const Error& error) {
@@ -284,6 +380,14 @@ void Router::publish() {
   board_->ready = stages_up() && !draining_;
   board_->queued = static_cast<int64_t>(waiting_.size());
   board_->running = static_cast<int64_t>(running_.size());
+  if (!options_.sum_reports) return;
+  const NodeLoad load = stages_.total_load();
+  board_->encoder_requests = load.encoder_requests;
+  board_->encoder_queued_tokens = load.encoder_queued_tokens;
+  board_->encoder_free_blocks = load.encoder_free_blocks;
+  board_->decoder_sequences = load.decoder_sequences;
+  board_->decoder_free_blocks = load.decoder_free_blocks;
+  board_->decoder_total_blocks = load.decoder_total_blocks;
 }
 
 }  // namespace cedar::actors

@@ -1,44 +1,43 @@
 #pragma once
-// Admission: keeps a ledger of what the stages have promised, starts a session when both halves have room,
-// lets a bounded number of requests wait, and refuses the rest at once. Starts the stages and replaces one
-// that dies, within a restart budget. Ends sessions at their deadline.
+// Admission: knows the stages and what it has promised of their room, starts a session when both halves have room, lets
+// a bounded number of requests wait, and refuses the rest at once. Finds another stage for a session that lost one.
+// Ends sessions at their deadline. Stages come and go (NodeListener); whether they are of this process or of other nodes
+// makes no difference here.
 
 #include <caf/actor_addr.hpp>
 #include <caf/typed_event_based_actor.hpp>
+#include <caf/typed_response_promise.hpp>
 
 #include <chrono>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "actors/load_board.h"
 #include "actors/membership_messages.h"
 #include "actors/messages.h"
+#include "actors/stage_table.h"
 
 namespace cedar::actors {
 
 struct RouterOptions {
-  StageCapacity encoder;
-  StageCapacity decoder;
   int64_t max_queued = 256;
-  int64_t max_restarts = 3;  // of each stage, within restart_window
-  std::chrono::seconds restart_window{60};
   std::chrono::milliseconds tick{50};
+  /// How long requests wait for a kind of stage that is missing, at the start and when the last one is lost: its process
+  /// may be starting.
+  std::chrono::milliseconds stage_grace{5000};
+  int32_t max_replacements = 3;  // stages that a request may lose before it fails
+  /// Prompts that begin with the same blocks go to the same encoder.
+  int64_t affinity_blocks = 4;
+  /// The board's stage figures are sums of the nodes' reports; otherwise the stages write them themselves.
+  bool sum_reports = false;
 };
 
-/// How to start a stage. Called from the router, which watches the result.
-struct StageSpawners {
-  DataEndpoint endpoint;  // of this process, where the stages run
-  std::function<EncoderStageActor(caf::actor_system&)> encoder;
-  std::function<DecoderStageActor(caf::actor_system&)> decoder;
-};
-
-class Router final : public RouterActor::base {
+class Router final : public RouterActor::extend_with<NodeListener>::base {
  public:
-  Router(caf::actor_config& config, RouterOptions options, StageSpawners spawners,
-         std::shared_ptr<LoadBoard> board);
+  Router(caf::actor_config& config, RouterOptions options, std::shared_ptr<LoadBoard> board);
 
   behavior_type make_behavior() override;
   void on_exit() override;
@@ -46,63 +45,75 @@ class Router final : public RouterActor::base {
 
  private:
   using Clock = std::chrono::steady_clock;
+  using EncoderPromise = caf::typed_response_promise<EncoderChoice>;
+  using DecoderPromise = caf::typed_response_promise<EncoderChoice, DecoderChoice>;
 
   struct Waiting {
     SubmitRequest message;
     Clock::time_point deadline;
   };
   struct Running {
+    std::shared_ptr<const GenerateRequest> request;
     SessionActor session;
     std::shared_ptr<OnceSink> sink;
     Clock::time_point deadline;
-    int64_t encoder_blocks = 0;  // promised; 0 once the encoder is done
-    int64_t decoder_blocks = 0;
-    bool in_encoder = true;
-    bool ending = false;  // EndSession was sent
+    caf::actor_addr encoder;  // where room is promised; none once the encoder is done
+    caf::actor_addr decoder;
+    Need at_encoder, at_decoder;  // what is promised there
+    bool ending = false;          // EndSession was sent
   };
-  /// Room promised to sessions of one stage.
-  struct Ledger {
-    int64_t sequences = 0;
-    int64_t blocks = 0;
-    bool fits(const StageCapacity& capacity, int64_t more) const {
-      return sequences < capacity.sequences && blocks + more <= capacity.blocks;
-    }
-  };
-  template <class Handle>
-  struct Stage {
-    Handle actor;  // null while the stage is missing
-    Ledger ledger;
-    std::vector<Clock::time_point> restarts;
+  /// A session that asks for another stage and has to wait for one.
+  struct Replacement {
+    RequestId id;
+    caf::actor_addr lost;
+    std::optional<EncoderPromise> encoder;
+    std::optional<DecoderPromise> decoder;
   };
 
   void submit(SubmitRequest message);
   /// Ok, or why this request can never run here.
   Status check_fits(const GenerateRequest& request) const;
-  bool has_room(const GenerateRequest& request) const;
-  void start_session(Waiting waiting);
+  Need encoder_need(const GenerateRequest& request) const;
+  Need decoder_need(const GenerateRequest& request) const;
+  EncoderEntry* choose_encoder(const GenerateRequest& request, const caf::actor_addr& avoid = {});
+  /// False: no room now.
+  bool try_start(const Waiting& waiting);
   void start_waiting();
   void cancel(RequestId id);
-  void encoder_free(RequestId id);
-  void sweep_deadlines();
+  void promise_encoder(Running& running, const EncoderEntry& stage);
+  void promise_decoder(Running& running, const DecoderEntry& stage);
+  void release_encoder(Running& running);
+  void release_decoder(Running& running);
+  EncoderPromise replace_encoder(const ReplaceEncoder& message);
+  DecoderPromise replace_decoder(const ReplaceDecoder& message);
+  /// True: answered, one way or the other.
+  bool try_replace(Replacement& replacement);
+  void try_replacements();
+  void sweep();
   int64_t drain(bool end_sessions);
   void on_down(const caf::down_msg& down);
   void session_down(std::map<caf::actor_addr, RequestId>::iterator session);
-  template <class Handle>
-  void stage_down(Stage<Handle>& stage, const char* which,
-                  const std::function<Handle(caf::actor_system&)>& spawn_again);
+  void node_joined(const NodeDescription& node);
+  void node_left(const NodeLeft& message);
+  void stages_changed(bool for_good);
+  void refuse_what_cannot_fit();
+  /// The kind of stage that is missing and will not come soon; null: none is.
+  const char* missing(Clock::time_point now) const;
   void fail_waiting(const Error& error);
   void announce_queue();
   void publish();
-  bool stages_up() const { return encoder_.actor && decoder_.actor; }
+  bool stages_up() const { return stages_.has_encoder() && stages_.has_decoder(); }
 
   RouterOptions options_;
-  StageSpawners spawners_;
   std::shared_ptr<LoadBoard> board_;
-  Stage<EncoderStageActor> encoder_;
-  Stage<DecoderStageActor> decoder_;
+  StageTable stages_;
+  // Until when requests wait for a kind of stage that is missing.
+  Clock::time_point encoder_grace_;
+  Clock::time_point decoder_grace_;
   std::deque<Waiting> waiting_;  // by priority, then arrival
   std::map<RequestId, Running> running_;
   std::map<caf::actor_addr, RequestId> sessions_;
+  std::vector<Replacement> replacements_;
   bool draining_ = false;
 };
 

@@ -6,10 +6,9 @@
 #include <thread>
 #include <utility>
 
-#include "actors/decoder_stage.h"
-#include "actors/encoder_stage.h"
 #include "actors/engram_lookup.h"
 #include "actors/kv_cache.h"
+#include "actors/local_engines.h"
 #include "actors/message_types.h"
 #include "actors/system_impl.h"
 #include "core/check.h"
@@ -17,39 +16,15 @@
 #include "transport/loopback.h"
 
 namespace cedar::actors {
-namespace {
 
 using namespace std::chrono_literals;
 
-/// An exit message that overtakes whatever waits in the mailbox.
 void end_actor(const caf::strong_actor_ptr& actor) {
   if (!actor) return;
   caf::anon_send<caf::message_priority::high>(
       caf::actor_cast<caf::actor>(actor),
       caf::exit_msg{caf::actor_addr{}, caf::exit_reason::user_shutdown});
 }
-
-template <class Engine, class StageEngine>
-class FirstThenNew {
- public:
-  using Make = std::function<Result<std::unique_ptr<Engine>>()>;
-  FirstThenNew(std::unique_ptr<Engine> first, Make make)
-      : first_(std::make_shared<std::unique_ptr<Engine>>(std::move(first))),
-        make_(std::move(make)) {}
-
-  /// The engine made before the actors started, so that its errors reach the user; later a new one.
-  Result<std::unique_ptr<StageEngine>> operator()() const {
-    if (*first_) return as_stage_engine(std::move(*first_));
-    CEDAR_TRY(auto engine, make_());
-    return as_stage_engine(std::move(engine));
-  }
-
- private:
-  std::shared_ptr<std::unique_ptr<Engine>> first_;
-  Make make_;
-};
-
-}  // namespace
 
 ActorClient::ActorClient(caf::actor_system& system, RouterActor router,
                          std::shared_ptr<LoadBoard> board)
@@ -95,26 +70,56 @@ System::Impl::Impl(const SystemOptions& options) {
   system = std::make_unique<caf::actor_system>(config);
 }
 
-void System::Impl::start_router(const RouterOptions& options, StageSpawners spawners) {
-  router = system->spawn<Router>(options, std::move(spawners), board);
+void System::Impl::start_router(const RouterOptions& options,
+                                const LocalStagesOptions& stage_options, StageSpawners spawners) {
+  const auto actor = system->spawn<Router>(options, board);
+  router = caf::actor_cast<RouterActor>(actor);
+  stages =
+      system->spawn<LocalStages>(stage_options, std::move(spawners),
+                                 std::vector<NodeListener>{caf::actor_cast<NodeListener>(actor)});
   client = std::make_unique<ActorClient>(*system, router, board);
 }
 
-int64_t System::Impl::ask_to_drain(bool end_sessions) {
+namespace {
+
+/// Requests left after the message was handled; -1 when the router does not answer.
+int64_t ask_to_drain(caf::actor_system& system, const RouterActor& router, bool end_sessions) {
   int64_t left = -1;
-  caf::scoped_actor self(*system);
+  caf::scoped_actor self(system);
   self->request(router, 2s, DrainAtom::value, end_sessions)
       .receive([&](int64_t count) { left = count; }, [](const caf::error&) {});
   return left;
 }
 
+}  // namespace
+
+void drain_router(caf::actor_system& system, const RouterActor& router,
+                  std::chrono::milliseconds grace) {
+  const auto deadline = std::chrono::steady_clock::now() + grace;
+  int64_t left = ask_to_drain(system, router, false);
+  while (left > 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(5ms);
+    left = ask_to_drain(system, router, false);
+  }
+  if (left > 0) {
+    log::info("system", "cancelling requests that outlive the grace period", {{"requests", left}});
+  }
+  const auto hard_deadline = std::chrono::steady_clock::now() + 10s;
+  while (left > 0 && std::chrono::steady_clock::now() < hard_deadline) {
+    left = ask_to_drain(system, router, true);
+    std::this_thread::sleep_for(2ms);
+  }
+}
+
 void System::Impl::stop() {
   client.reset();
-  // The router first: it tells every waiting request, then ends the stages.
+  // The router first: it tells every request.
   end_actor(caf::actor_cast<caf::strong_actor_ptr>(router));
+  end_actor(caf::actor_cast<caf::strong_actor_ptr>(stages));
   if (kv_cache) end_actor(caf::actor_cast<caf::strong_actor_ptr>(kv_cache));
   if (engram) end_actor(caf::actor_cast<caf::strong_actor_ptr>(engram));
   destroy(router);
+  destroy(stages);
   destroy(kv_cache);
   destroy(engram);
   system->await_all_actors_done();
@@ -124,52 +129,24 @@ void System::Impl::stop() {
   memory.reset();
 }
 
-StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory decoder,
-                              const System::Impl& impl) {
-  StageSpawners spawners;
-  spawners.endpoint = impl.plane.endpoint;
-  spawners.encoder = [setup = EncoderStageSetup{std::move(encoder), impl.memory, impl.plane,
-                                                impl.board}](caf::actor_system& system) {
-    return EncoderStageActor(system.spawn<EncoderStage, caf::detached>(setup));
-  };
-  spawners.decoder = [setup = DecoderStageSetup{std::move(decoder), impl.plane, impl.board}](
-                         caf::actor_system& system) {
-    return DecoderStageActor(system.spawn<DecoderStage, caf::detached>(setup));
-  };
-  return spawners;
-}
-
 Result<std::unique_ptr<System>> System::start(std::shared_ptr<const engine::LoadedModel> model,
                                               const SystemOptions& options) {
-  const auto engram = engine::local_engram_source(model);
   auto impl = std::make_unique<Impl>(options);
-  const auto make_encoder = [=, memory = impl->memory] {
-    engine::EngineOptions encoder = options.engine;
-    encoder.block_memory = memory;
-    return engine::PrefillEngine::create(model, engram, encoder);
-  };
-  const auto make_decoder = [=] {
-    return engine::DecodeEngine::create(model, engram, options.engine);
-  };
-  CEDAR_TRY(auto encoder, make_encoder());
-  CEDAR_TRY(auto decoder, make_decoder());
-  RouterOptions router;
-  router.max_queued = options.max_queued;
-  router.encoder = {options.engine.max_sequences, encoder->load().free_blocks,
-                    model->layout.block_tokens};
-  router.decoder = {options.engine.max_sequences, decoder->load().total_blocks,
-                    model->layout.block_tokens};
+  CEDAR_TRY(auto engines, make_local_engines(model, options.engine, {}, impl->memory));
   impl->kv_cache = impl->system->spawn<KvCache>(options.cache_bytes);
   if (!model->config.engram_layer_ids.empty()) {
     const int64_t row_bytes = model->config.engram_head_dim + model->config.engram_head_dim / 32;
-    impl->engram = impl->system->spawn<EngramLookup, caf::detached>(engram, row_bytes);
+    impl->engram = impl->system->spawn<EngramLookup, caf::detached>(
+        engine::local_engram_source(model), row_bytes);
   }
+  RouterOptions router;
+  router.max_queued = options.max_queued;
+  LocalStagesOptions stages;
+  stages.encoder = engines.encoder_capacity;
+  stages.decoder = engines.decoder_capacity;
   impl->start_router(
-      router,
-      detached_stages(
-          FirstThenNew<engine::PrefillEngine, EncoderEngine>(std::move(encoder), make_encoder),
-          FirstThenNew<engine::DecodeEngine, DecoderEngine>(std::move(decoder), make_decoder),
-          *impl));
+      router, stages,
+      detached_stages(std::move(engines.encoder), std::move(engines.decoder), *impl));
   return std::make_unique<System>(std::move(impl));
 }
 
@@ -180,20 +157,7 @@ System::~System() { impl_->stop(); }
 Client& System::client() { return *impl_->client; }
 
 void System::drain(std::chrono::milliseconds grace) {
-  const auto deadline = std::chrono::steady_clock::now() + grace;
-  int64_t left = impl_->ask_to_drain(false);
-  while (left > 0 && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(5ms);
-    left = impl_->ask_to_drain(false);
-  }
-  if (left > 0) {
-    log::info("system", "cancelling requests that outlive the grace period", {{"requests", left}});
-  }
-  const auto hard_deadline = std::chrono::steady_clock::now() + 10s;
-  while (left > 0 && std::chrono::steady_clock::now() < hard_deadline) {
-    left = impl_->ask_to_drain(true);
-    std::this_thread::sleep_for(2ms);
-  }
+  drain_router(*impl_->system, impl_->router, grace);
 }
 
 }  // namespace cedar::actors

@@ -7,10 +7,13 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "actors/data_plane.h"
 #include "actors/export_memory.h"
 #include "actors/load_board.h"
+#include "actors/local_engines.h"
+#include "actors/local_stages.h"
 #include "actors/router.h"
 #include "actors/stage_engines.h"
 #include "actors/system.h"
@@ -41,18 +44,29 @@ struct System::Impl {
   std::unique_ptr<caf::actor_system> system;
   std::shared_ptr<LoadBoard> board = std::make_shared<LoadBoard>();
   RouterActor router;
+  LocalStagesActor stages;
   KvCacheActor kv_cache;
   EngramActor engram;
   std::unique_ptr<ActorClient> client;
 
-  void start_router(const RouterOptions& options, StageSpawners spawners);
-  /// Requests left after the message was handled; -1 when the router does not answer.
-  int64_t ask_to_drain(bool end_sessions);
+  /// The router, and the stages of this process, which register with it.
+  void start_router(const RouterOptions& options, const LocalStagesOptions& stage_options,
+                    StageSpawners spawners);
   void stop();
 };
 
 /// Stage actors of this process that run the engines that the factories make.
-StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory decoder,
-                              const System::Impl& system);
+inline StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory decoder,
+                                     const System::Impl& system) {
+  return detached_stages(std::move(encoder), std::move(decoder), system.plane, system.memory,
+                         system.board);
+}
+
+/// An exit message that overtakes whatever waits in the mailbox. Null: nothing happens.
+void end_actor(const caf::strong_actor_ptr& actor);
+
+/// Refuses new requests, waits up to `grace` for the running ones, then cancels the rest and waits for their end.
+void drain_router(caf::actor_system& system, const RouterActor& router,
+                  std::chrono::milliseconds grace);
 
 }  // namespace cedar::actors

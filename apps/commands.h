@@ -18,6 +18,7 @@ int run_verify(int argc, char** argv);
 int run_bench_serve(int argc, char** argv);
 int run_bench_transport(int argc, char** argv);
 int run_serve(int argc, char** argv);
+int run_node(int argc, char** argv);
 int run_config(int argc, char** argv);
 int run_chat(int argc, char** argv);
 

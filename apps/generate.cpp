@@ -212,7 +212,7 @@ int run(const Arguments& a) {
   const int threads = a.threads > 0 ? a.threads : usable_processors();
   const auto files = load_model_files(directory, threads, *device);
   if (!files) return fail(files.error().message());
-  gateway::ModelCard card = make_model_card(*files, directory, "", 0);
+  gateway::ModelCard card = make_model_card(files->text, directory, "", 0);
   if (!a.thinking.empty()) card.default_thinking = a.thinking == "on";
 
   engine::EngineOptions options;
@@ -220,7 +220,7 @@ int run(const Arguments& a) {
   options.threads = threads;
   options.max_sequences = a.is_batch() ? a.max_sequences : 1;
   options.replay = a.replay == "exact" ? engine::ReplayMode::exact : engine::ReplayMode::bounded;
-  options.constraints = make_constraints(*files);
+  options.constraints = make_constraints(files->text);
   const auto engine = engine::Engine::create(files->model, options);
   if (!engine) return fail(engine.error().message());
   if (lines) return run_batch(a, **engine, card, *lines, *out);

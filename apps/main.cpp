@@ -17,6 +17,7 @@ constexpr Entry kCommands[] = {
 #ifdef CEDAR_HAS_GATEWAY
     {"serve", "serve a model over HTTP and WebSocket, every role in one process",
      cedar::apps::run_serve},
+    {"node", "one process of a cluster", cedar::apps::run_node},
     {"config", "check, show and describe files of settings", cedar::apps::run_config},
     {"chat", "terminal client over WebSocket", cedar::apps::run_chat},
 #endif

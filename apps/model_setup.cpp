@@ -73,13 +73,25 @@ bool is_demo_model(const std::string& directory) {
   return config && demo && *config == *demo;
 }
 
-Result<ModelFiles> load_model_files(const std::string& directory, int threads, Device device,
-                                    const std::function<bool()>& stop) {
+Result<ModelText> load_model_text(const std::string& directory) {
+  ModelText text;
   // First, because it says most plainly what is wrong with a directory that holds no model.
-  CEDAR_TRY([[maybe_unused]] const auto config, model::load_model_config(directory));
-  ModelFiles files;
-  CEDAR_TRY(files.tokenizer,
+  CEDAR_TRY(text.config, model::load_model_config(directory));
+  CEDAR_TRY(text.tokenizer,
             model::Tokenizer::load((fs::path(directory) / "tokenizer.json").string()));
+  if (text.tokenizer->size() > text.config.vocab_size) {
+    return make_error(Errc::invalid_checkpoint, directory + ": the tokenizer has " +
+                                                    std::to_string(text.tokenizer->size()) +
+                                                    " ids, the model a vocabulary of " +
+                                                    std::to_string(text.config.vocab_size));
+  }
+  return text;
+}
+
+Result<ModelFiles> load_model_files(const std::string& directory, int threads, Device device,
+                                    const std::function<bool()>& stop, model::Role role) {
+  ModelFiles files;
+  CEDAR_TRY(files.text, load_model_text(directory));
   ThreadPool pool(threads);
   Arena arena(device);
   kernels::KernelContext context;
@@ -87,32 +99,26 @@ Result<ModelFiles> load_model_files(const std::string& directory, int threads, D
   context.pool = &pool;
   context.arena = &arena;
   ProgressBar bar(directory_name(directory));
-  CEDAR_TRY(files.model, engine::load_model(directory, model::Role::all, context,
-                                            [&](int64_t done, int64_t total) {
-                                              bar.show(done, total);
-                                              return !stop || !stop();
-                                            }));
-  if (files.tokenizer->size() > files.model->config.vocab_size) {
-    return make_error(Errc::invalid_checkpoint, directory + ": the tokenizer has " +
-                                                    std::to_string(files.tokenizer->size()) +
-                                                    " ids, the model a vocabulary of " +
-                                                    std::to_string(files.model->config.vocab_size));
-  }
+  CEDAR_TRY(files.model,
+            engine::load_model(directory, role, context, [&](int64_t done, int64_t total) {
+              bar.show(done, total);
+              return !stop || !stop();
+            }));
   return files;
 }
 
-std::shared_ptr<engine::structured::Constraints> make_constraints(const ModelFiles& files) {
-  const model::ModelConfig& config = files.model->config;
-  return engine::structured::Constraints::create(files.tokenizer, config.vocab_size,
+std::shared_ptr<engine::structured::Constraints> make_constraints(const ModelText& text) {
+  const model::ModelConfig& config = text.config;
+  return engine::structured::Constraints::create(text.tokenizer, config.vocab_size,
                                                  config.eos_token_id);
 }
 
-gateway::ModelCard make_model_card(const ModelFiles& files, const std::string& directory,
+gateway::ModelCard make_model_card(const ModelText& text, const std::string& directory,
                                    const std::string& name, int64_t max_context_tokens) {
-  const model::ModelConfig& config = files.model->config;
+  const model::ModelConfig& config = text.config;
   gateway::ModelCard card;
   card.name = name.empty() ? directory_name(directory) : name;
-  card.tokenizer = files.tokenizer;
+  card.tokenizer = text.tokenizer;
   card.vocab_size = config.vocab_size;
   card.context_tokens =
       max_context_tokens > 0 ? max_context_tokens : config.max_position_embeddings;

@@ -9,6 +9,8 @@
 #include "engine/loaded_model.h"
 #include "engine/structured/constraints.h"
 #include "gateway/model_card.h"
+#include "model/checkpoint.h"
+#include "model/model_config.h"
 #include "model/tokenizer.h"
 
 namespace cedar::apps {
@@ -20,21 +22,31 @@ std::string demo_model_directory();
 /// The demo model knows no reasoning: requests that do not say get none.
 bool is_demo_model(const std::string& directory);
 
-struct ModelFiles {
-  std::shared_ptr<const engine::LoadedModel> model;
+/// What is known of a model without its weights.
+struct ModelText {
+  model::ModelConfig config;
   std::shared_ptr<const model::Tokenizer> tokenizer;
 };
+/// Errors: those of the readers, naming the file or the directory that is missing; invalid_checkpoint when the tokenizer
+/// does not fit the model.
+Result<ModelText> load_model_text(const std::string& directory);
 
-/// Shows progress on stderr when that is a terminal. `stop` is asked now and then. Errors: those of the readers,
+struct ModelFiles {
+  ModelText text;
+  std::shared_ptr<const engine::LoadedModel> model;
+};
+
+/// Loads what `role` needs. Shows progress on stderr when that is a terminal. `stop` is asked now and then. Errors: those of the readers,
 /// naming the file or the directory that is missing; cancelled when `stop` says so.
 Result<ModelFiles> load_model_files(const std::string& directory, int threads, Device device,
-                                    const std::function<bool()>& stop = {});
+                                    const std::function<bool()>& stop = {},
+                                    model::Role role = model::Role::all);
 
 /// What an engine of this model needs to constrain its output.
-std::shared_ptr<engine::structured::Constraints> make_constraints(const ModelFiles& files);
+std::shared_ptr<engine::structured::Constraints> make_constraints(const ModelText& text);
 
 /// `name`: id in the API; empty: the directory's name. `max_context_tokens`: 0 for the model's own.
-gateway::ModelCard make_model_card(const ModelFiles& files, const std::string& directory,
+gateway::ModelCard make_model_card(const ModelText& text, const std::string& directory,
                                    const std::string& name, int64_t max_context_tokens);
 
 }  // namespace cedar::apps

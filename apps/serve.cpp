@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include <csignal>
 #include <cstdio>
 #include <functional>
 #include <optional>
@@ -12,12 +11,12 @@
 #include "apps/commands.h"
 #include "apps/model_setup.h"
 #include "apps/options.h"
-#include "apps/serve_access.h"
+#include "apps/serve_options.h"
+#include "apps/stop_signals.h"
 #include "config/serve_config.h"
 #include "core/log.h"
 #include "core/thread_pool.h"
 #include "gateway/gateway.h"
-#include "gateway/tls_context.h"
 #include "monitoring/metrics.h"
 
 namespace cedar::apps {
@@ -29,37 +28,6 @@ int fail(const std::string& message) {
   std::fprintf(stderr, "cedar serve: %s\n", message.c_str());
   return 1;
 }
-
-/// Blocks the stop signals for this thread and all that it starts, so that wait() is where they arrive. Until
-/// then requested() tells of one, so that a start that takes minutes can be given up.
-class StopSignals {
- public:
-  StopSignals() {
-    sigemptyset(&signals_);
-    sigaddset(&signals_, SIGINT);
-    sigaddset(&signals_, SIGTERM);
-    sigaddset(&signals_, SIGHUP);
-    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
-    std::signal(SIGPIPE, SIG_IGN);
-  }
-  bool requested() const {
-    sigset_t pending{};
-    sigpending(&pending);
-    return sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1 ||
-           sigismember(&pending, SIGHUP) == 1;
-  }
-  /// Calls `on_hangup` for every SIGHUP, which is a stop signal without it. After the first stop signal the next one
-  /// ends the process at once.
-  const char* wait(const std::function<void()>& on_hangup = {}) {
-    int signal = 0;
-    while (sigwait(&signals_, &signal) == 0 && signal == SIGHUP && on_hangup) on_hangup();
-    pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
-    return signal == SIGINT ? "SIGINT" : signal == SIGHUP ? "SIGHUP" : "SIGTERM";
-  }
-
- private:
-  sigset_t signals_{};
-};
 
 /// Command line over file over defaults.
 struct Arguments {
@@ -134,65 +102,6 @@ Result<config::ServeConfig> read_config(const Arguments& a) {
   return c;
 }
 
-actors::SystemOptions system_options(const config::ServeConfig& c, Device device, int threads) {
-  actors::SystemOptions options;
-  options.engine.device = device;
-  options.engine.threads = threads;
-  options.engine.max_sequences = static_cast<int32_t>(c.engine.max_sequences);
-  options.engine.kv_pool_blocks = c.engine.kv_pool_blocks;
-  options.engine.prefill_chunk_tokens = c.engine.prefill_chunk_tokens;
-  options.engine.max_context_tokens = c.engine.max_context_tokens;
-  options.engine.replay =
-      c.engine.replay == "exact" ? engine::ReplayMode::exact : engine::ReplayMode::bounded;
-  options.scheduler_threads = c.actors.scheduler_threads;
-  options.max_throughput = c.actors.max_throughput;
-  options.max_queued = c.actors.max_queued;
-  options.cache_bytes = c.actors.cache_mib << 20;
-  return options;
-}
-
-Result<gateway::GatewayOptions> gateway_options(const config::ServeConfig& c) {
-  gateway::GatewayOptions options;
-  gateway::HttpOptions& http = options.http;
-  http.host = c.http.host;
-  http.port = static_cast<uint16_t>(c.http.port);
-  http.io_threads = static_cast<int>(c.http.io_threads);
-  http.compute_threads = static_cast<int>(c.http.compute_threads);
-  http.max_connections = c.http.max_connections;
-  http.max_header_bytes = c.http.max_header_bytes;
-  http.max_body_bytes = c.http.max_body_bytes;
-  http.max_bodies_bytes = c.http.max_bodies_bytes;
-  http.header_timeout = Milliseconds(c.http.header_timeout_ms);
-  http.body_timeout = Milliseconds(c.http.body_timeout_ms);
-  http.idle_timeout = Milliseconds(c.http.idle_timeout_ms);
-  http.write_timeout = Milliseconds(c.http.write_timeout_ms);
-  http.max_unsent_bytes = c.http.max_unsent_bytes;
-  http.request_timeout = Milliseconds(c.http.request_timeout_ms);
-  http.tls_certificate = c.http.tls_certificate;
-  http.tls_key = c.http.tls_key;
-  http.tls_handshake_timeout = Milliseconds(c.http.tls_handshake_timeout_ms);
-  if (!http.tls_certificate.empty() || !http.tls_key.empty()) {
-    CEDAR_CHECK_OK(gateway::TlsContext::load(http.tls_certificate, http.tls_key));
-  }
-  CEDAR_CHECK_OK(check_origins(c.http.allowed_origins));
-  http.allowed_origins = c.http.allowed_origins;
-  http.metrics_need_key = c.http.metrics == "key";
-  CEDAR_TRY(options.keys, read_api_keys(c.keys));
-  gateway::StreamOptions& stream = options.stream;
-  stream.max_message_bytes = c.http.max_body_bytes;
-  stream.max_unsent_bytes = c.http.max_unsent_bytes;
-  stream.write_timeout = http.write_timeout;
-  stream.max_in_flight = c.stream.max_in_flight;
-  stream.merge_unsent_bytes = c.stream.merge_unsent_bytes;
-  stream.ping_interval = Milliseconds(c.stream.ping_interval_ms);
-  stream.idle_timeout = Milliseconds(c.stream.idle_timeout_ms);
-  stream.replay_ttl = Milliseconds(c.stream.replay_ttl_ms);
-  stream.replay_max_bytes = c.stream.replay_max_bytes;
-  stream.max_detached = c.stream.max_detached;
-  stream.detach_grace = Milliseconds(c.stream.detach_grace_ms);
-  return options;
-}
-
 int serve(const config::ServeConfig& c) {
   StopSignals signals;
   // Before the model, which takes minutes to load: mistakes are told at once.
@@ -215,17 +124,13 @@ int serve(const config::ServeConfig& c) {
   }
   if (!files) return fail(files.error().message());
 
-  gateway::ModelCard card =
-      make_model_card(*files, directory, c.model.name, c.engine.max_context_tokens);
-  card.aliases = c.model.aliases;
-  card.default_max_tokens = c.model.default_max_tokens;
-  if (c.model.thinking != "auto") card.default_thinking = c.model.thinking == "on";
+  const gateway::ModelCard card = served_model(c, files->text, directory);
 
   // In this order, so that sinks, clients and counters outlive those who use them.
   monitoring::Metrics metrics;
   std::unique_ptr<gateway::Gateway> gateway;
   actors::SystemOptions options = system_options(c, *device, threads);
-  options.engine.constraints = make_constraints(*files);
+  options.engine.constraints = make_constraints(files->text);
   auto system = actors::System::start(files->model, options);
   if (!system) return fail(system.error().message());
   auto started = gateway::Gateway::start(*access, card, (*system)->client(), metrics);

@@ -292,13 +292,11 @@ std::string describe_cluster_config() {
   SettingsDescriber describer;
   describer.paragraph(
       "\n# Settings of a cluster\n\n"
-      "The file that describes a cluster may hold the tables above, which then are the "
-      "defaults\n"
-      "of every node, the tables that follow, and a `[[node]]` for each node. Relative paths are "
-      "relative\n"
-      "to the file. `cedar config check FILE` says what is wrong with it, `cedar config show FILE "
-      "NODE`\n"
-      "what holds for one node. Examples are in `config/examples/`.\n");
+      "A file for `cedar node NAME --config FILE` may hold the tables above, which then are the\n"
+      "defaults of every node, the tables that follow, and a `[[node]]` for each node. Relative\n"
+      "paths are relative to the file. `cedar config check FILE` says what is wrong with it,\n"
+      "`cedar config show FILE NODE` what holds for one node. Examples are in `config/examples/`;\n"
+      "[cluster.md](cluster.md) is the tour.\n");
   visit_cluster_settings(defaults, describer);
   describer.table("[[node]]");
   const NodeSettings node = node_defaults(defaults.serve);

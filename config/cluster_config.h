@@ -22,7 +22,7 @@ struct ClusterSettings {
   int64_t dial_interval_ms = 500;
   int64_t handshake_timeout_ms = 3000;
   int64_t drain_grace_ms = 10000;
-  int64_t prefill_attempts = 3;
+  int64_t max_replacements = 3;
 };
 
 /// Of the control plane. Both sides show a certificate that `authority` has signed.
@@ -37,7 +37,6 @@ struct TlsSettings {
 struct DataSettings {
   std::string transports = "";  // of UCX; empty: its choice
   std::string devices = "";     // network devices; empty: all
-  bool checksums = false;
   int64_t spin_rounds = 0;
   int64_t ping_interval_ms = 500;
   int64_t ping_timeout_ms = 3000;

@@ -26,8 +26,8 @@ void visit_cluster_settings(Config& c, Visitor& v) {
             "for one attempt to register");
   v.integer("drain_grace_ms", c.cluster.drain_grace_ms, 0, kHourMs,
             "time for running work of a node after SIGTERM");
-  v.integer("prefill_attempts", c.cluster.prefill_attempts, 1, 100,
-            "encoders that are tried for one prompt");
+  v.integer("max_replacements", c.cluster.max_replacements, 0, 100,
+            "stages that a request may lose before it fails");
 
   v.table("tls");
   v.flag("enabled", c.tls.enabled, "encrypt the control plane and verify both sides");
@@ -38,7 +38,6 @@ void visit_cluster_settings(Config& c, Visitor& v) {
   v.table("data");
   v.text("transports", c.data.transports, "of UCX, as UCX_TLS; empty: its choice");
   v.text("devices", c.data.devices, "network devices, as UCX_NET_DEVICES; empty: all");
-  v.flag("checksums", c.data.checksums, "CRC-32C over everything that is pulled");
   v.integer("spin_rounds", c.data.spin_rounds, 0, 1000000,
             "polls before the data plane's thread sleeps; 0 on shared processors");
   v.integer("ping_interval_ms", c.data.ping_interval_ms, 10, kHourMs, "between pings");

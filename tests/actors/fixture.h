@@ -17,17 +17,19 @@ class SystemTest : public testing::Test {
  protected:
   std::shared_ptr<test::EngineScript> script_ = std::make_shared<test::EngineScript>();
   RouterOptions router_;
+  LocalStagesOptions stages_;
   std::unique_ptr<System> system_;
   std::shared_ptr<LoadBoard> board_;
 
   void start() {
     auto impl = std::make_unique<System::Impl>(SystemOptions{});
-    router_.encoder = {script_->sequences, script_->blocks, script_->block_tokens};
-    router_.decoder = router_.encoder;
+    stages_.encoder = {script_->sequences, script_->blocks, script_->block_tokens};
+    stages_.decoder = stages_.encoder;
     router_.tick = std::chrono::milliseconds(5);
     board_ = impl->board;
-    impl->start_router(router_, detached_stages(test::encoder_factory(script_, impl->memory),
-                                                test::decoder_factory(script_), *impl));
+    impl->start_router(router_, stages_,
+                       detached_stages(test::encoder_factory(script_, impl->memory),
+                                       test::decoder_factory(script_), *impl));
     system_ = std::make_unique<System>(std::move(impl));
     ASSERT_TRUE(test::eventually([&] { return client().stats().ready; }));
     ASSERT_TRUE(test::eventually([&] { return idle(); }));
@@ -35,13 +37,13 @@ class SystemTest : public testing::Test {
 
   Client& client() { return system_->client(); }
 
-  /// Nothing is held anywhere, and no actor but the router and the stages lives.
+  /// Nothing is held anywhere, and no actor but the router, the stages and who starts them lives.
   bool idle() {
     const Stats stats = client().stats();
     return stats.running == 0 && stats.queued == 0 && stats.encoder_requests == 0 &&
            stats.encoder_queued_tokens == 0 && stats.encoder_free_blocks == script_->blocks &&
            stats.decoder_sequences == 0 && stats.decoder_free_blocks == script_->blocks &&
-           stats.live_actors == 3;
+           stats.live_actors == 4;
   }
 
   static GenerateRequest request(size_t prompt_tokens, int64_t max_new_tokens = 100) {

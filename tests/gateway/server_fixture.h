@@ -21,6 +21,7 @@ class ServerTest : public testing::Test {
  protected:
   std::shared_ptr<test::EngineScript> script_ = std::make_shared<test::EngineScript>();
   actors::RouterOptions router_;
+  actors::LocalStagesOptions stages_;
   GatewayOptions options_;
   ModelCard card_ = demo_card();
   monitoring::Metrics metrics_;
@@ -57,11 +58,12 @@ class ServerTest : public testing::Test {
 
   void start() {
     auto impl = std::make_unique<actors::System::Impl>(actors::SystemOptions{});
-    router_.encoder = {script_->sequences, script_->blocks, script_->block_tokens};
-    router_.decoder = router_.encoder;
+    stages_.encoder = {script_->sequences, script_->blocks, script_->block_tokens};
+    stages_.decoder = stages_.encoder;
     router_.tick = std::chrono::milliseconds(5);
-    impl->start_router(router_, detached_stages(test::encoder_factory(script_, impl->memory),
-                                                test::decoder_factory(script_), *impl));
+    impl->start_router(router_, stages_,
+                       detached_stages(test::encoder_factory(script_, impl->memory),
+                                       test::decoder_factory(script_), *impl));
     system_ = std::make_unique<actors::System>(std::move(impl));
     ASSERT_TRUE(test::eventually([&] { return system_->client().stats().ready; }));
     auto gateway = Gateway::start(options_, card_, system_->client(), metrics_);
@@ -82,7 +84,7 @@ class ServerTest : public testing::Test {
     const actors::Stats stats = system_->client().stats();
     return stats.running == 0 && stats.queued == 0 && stats.encoder_requests == 0 &&
            stats.decoder_sequences == 0 && stats.decoder_free_blocks == script_->blocks &&
-           stats.encoder_free_blocks == script_->blocks && stats.live_actors == 3;
+           stats.encoder_free_blocks == script_->blocks && stats.live_actors == 4;
   }
 
   static std::string user(const std::string& fields = {}) {

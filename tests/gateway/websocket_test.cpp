@@ -480,7 +480,7 @@ TEST_F(StreamTest, IdleConnectionsAreClosed) {
   EXPECT_EQ(socket.close_code(), 1000);
 }
 
-TEST_F(StreamTest, AFailedStageFailsTheResponseOnly) {
+TEST_F(StreamTest, AFailedStepFailsTheResponseOnly) {
   script_->decoder_step_us = 1000;
   answer_endlessly();
   start();
@@ -488,10 +488,11 @@ TEST_F(StreamTest, AFailedStageFailsTheResponseOnly) {
   open(socket);
   socket.send(create("resp_0001", R"("max_tokens":4000)"));
   read_until(socket, "response.content.delta");
-  script_->decoder_throws = true;
+  script_->decoder_fails = true;
   const Json done = read_until(socket, "response.done").back();
   EXPECT_EQ(done["status"], "failed");
-  EXPECT_EQ(done["error"]["type"], "overloaded_error");
+  EXPECT_EQ(done["error"]["type"], "internal_error");
+  script_->decoder_fails = false;
   socket.send(create("resp_0002", R"("max_tokens":5)"));
   EXPECT_EQ(read_until(socket, "response.done", "resp_0002").back()["status"], "incomplete");
 }

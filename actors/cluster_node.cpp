@@ -1,0 +1,216 @@
+#include "actors/cluster_node.h"
+
+#include <caf/send.hpp>
+
+#include <thread>
+#include <utility>
+
+#include "actors/local_engines.h"
+#include "actors/membership.h"
+#include "actors/message_types.h"
+#include "actors/network.h"
+#include "actors/registry.h"
+#include "actors/router.h"
+#include "actors/system_impl.h"
+#include "core/log.h"
+
+namespace cedar::actors {
+
+using namespace std::chrono_literals;
+
+struct ClusterNode::Impl {
+  ClusterNodeOptions options;
+  std::unique_ptr<transport::Transport> transport;  // with stages only
+  DataPlane plane;
+  std::shared_ptr<ExportMemory> memory;
+  caf::actor_system_config config;
+  std::unique_ptr<caf::actor_system> system;
+  std::shared_ptr<LoadBoard> stage_board = std::make_shared<LoadBoard>();  // of the stages here
+  std::shared_ptr<LoadBoard> board = std::make_shared<LoadBoard>();        // of the router
+  RouterActor router;
+  RegistryActor registry;
+  std::vector<MembershipActor> memberships;
+  LocalStagesActor stages;
+  std::unique_ptr<ActorClient> client;
+
+  explicit Impl(const ClusterNodeOptions& o) : options(o) {}
+
+  Status start(const std::shared_ptr<const engine::LoadedModel>& model);
+  Status open_data_plane();
+  void start_system();
+  Status open_door();
+  MembershipActor join(const ClusterNodeOptions::Gateway& gateway);
+  void drain_stages(std::chrono::milliseconds grace);
+  void end_actors();
+};
+
+Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>& model) {
+  LocalEngines engines;
+  if (options.encoder || options.decoder) {
+    CEDAR_CHECK_OK(open_data_plane());
+    CEDAR_TRY(engines, make_local_engines(model, options.system.engine,
+                                          {options.encoder, options.decoder}, memory));
+  }
+  start_system();
+  std::vector<NodeListener> listeners;
+  if (options.door) {
+    RouterOptions router_options;
+    router_options.max_queued = options.system.max_queued;
+    router_options.sum_reports = true;
+    router_options.max_replacements = options.max_replacements;
+    const auto actor = system->spawn<Router>(router_options, board);
+    router = caf::actor_cast<RouterActor>(actor);
+    listeners.push_back(caf::actor_cast<NodeListener>(actor));
+    client = std::make_unique<ActorClient>(*system, router, board);
+    CEDAR_CHECK_OK(open_door());
+  }
+  if (!options.encoder && !options.decoder) return {};
+  for (const ClusterNodeOptions::Gateway& gateway : options.gateways) {
+    memberships.push_back(join(gateway));
+    listeners.push_back(caf::actor_cast<NodeListener>(memberships.back()));
+  }
+  LocalStagesOptions stage_options;
+  stage_options.node = options.name;
+  stage_options.encoder = engines.encoder_capacity;
+  stage_options.decoder = engines.decoder_capacity;
+  stage_options.board = stage_board;
+  stage_options.on_given_up = [tell = options.on_event](const char* stage) {
+    if (tell) {
+      tell(ClusterNodeOptions::Event::stage_given_up, stage,
+           make_error(Errc::internal, "it died too often"));
+    }
+  };
+  stages = system->spawn<LocalStages>(
+      stage_options,
+      detached_stages(std::move(engines.encoder), std::move(engines.decoder), plane, memory,
+                      stage_board),
+      std::move(listeners));
+  return {};
+}
+
+Status ClusterNode::Impl::open_data_plane() {
+  transport::TransportOptions data = options.data;
+  CEDAR_TRY(data.listen_host, numeric_address(data.listen_host));
+  data.identity = {options.id, options.generation};
+  data.cluster = options.cluster;
+  CEDAR_TRY(transport, transport::make_ucx_transport(data, options.ucx));
+  plane = make_data_plane(*transport, data.listen_host);
+  memory = std::make_shared<ExportMemory>(*transport);
+  return {};
+}
+
+void ClusterNode::Impl::start_system() {
+  add_message_types(config);
+  NetworkOptions network;
+  network.heartbeat_interval = options.heartbeat_interval;
+  network.lost_after = options.lost_after;
+  network.tls = !options.certificate.empty();
+  network.certificate = options.certificate;
+  network.key = options.key;
+  network.authority = options.authority;
+  configure_network(config, network);
+  config.set("scheduler.max-threads", static_cast<size_t>(options.system.scheduler_threads));
+  config.set("scheduler.max-throughput", static_cast<size_t>(options.system.max_throughput));
+  system = std::make_unique<caf::actor_system>(config);
+}
+
+Status ClusterNode::Impl::open_door() {
+  RegistryOptions door;
+  door.gateway = options.name;
+  door.cluster = options.cluster;
+  door.secret = options.secret;
+  door.model = {options.kv_layout, options.model_config, ""};
+  door.lost_after = options.lost_after;
+  registry = system->spawn<Registry>(
+      door, caf::actor_cast<NodeListener>(caf::actor_cast<caf::strong_actor_ptr>(router)));
+  CEDAR_TRY(const std::string host, numeric_address(options.door->host));
+  CEDAR_TRY([[maybe_unused]] const uint16_t port,
+            publish(*system, registry, host, options.door->port));
+  return {};
+}
+
+MembershipActor ClusterNode::Impl::join(const ClusterNodeOptions::Gateway& gateway) {
+  MembershipOptions member;
+  member.cluster = options.cluster;
+  member.secret = options.secret;
+  member.gateway = gateway.name;
+  member.host = gateway.address.host;
+  member.port = gateway.address.port;
+  member.model = {options.kv_layout, options.model_config, options.weights};
+  member.heartbeat_interval = options.heartbeat_interval;
+  member.lost_after = options.lost_after;
+  member.dial_interval = options.dial_interval;
+  member.handshake_timeout = options.handshake_timeout;
+  member.board = stage_board;
+  member.on_change = [tell = options.on_event, name = gateway.name](MembershipState state,
+                                                                    const Error& error) {
+    using Event = ClusterNodeOptions::Event;
+    if (!tell) return;
+    tell(state == MembershipState::registered ? Event::registered
+         : state == MembershipState::refused  ? Event::refused
+                                              : Event::lost,
+         name, error);
+  };
+  return system->spawn<Membership>(std::move(member));
+}
+
+void ClusterNode::Impl::drain_stages(std::chrono::milliseconds grace) {
+  for (const MembershipActor& member : memberships) caf::anon_send(member, DrainAtom::value);
+  const auto deadline = std::chrono::steady_clock::now() + grace;
+  const auto busy = [&] {
+    return stage_board->encoder_requests > 0 || stage_board->decoder_sequences > 0;
+  };
+  // A request may be on its way from a gateway that has not heard of it yet.
+  std::this_thread::sleep_for(std::min(grace, options.heartbeat_interval / 2));
+  while (busy() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(5ms);
+  if (busy()) {
+    log::warn("node", "gives up work that outlives the grace period",
+              {{"prompts", stage_board->encoder_requests.load()},
+               {"answers", stage_board->decoder_sequences.load()}});
+  }
+  for (const MembershipActor& member : memberships) caf::anon_send(member, GoodbyeAtom::value);
+}
+
+void ClusterNode::Impl::end_actors() {
+  if (!system) return;
+  const auto end = [](auto& actor) {
+    end_actor(caf::actor_cast<caf::strong_actor_ptr>(actor));
+    destroy(actor);
+  };
+  end(router);
+  end(registry);
+  for (MembershipActor& member : memberships) end(member);
+  memberships.clear();
+  end(stages);
+  system->await_all_actors_done();
+  // Its callbacks speak to actors.
+  if (transport) transport->shutdown();
+}
+
+Result<std::unique_ptr<ClusterNode>> ClusterNode::start(
+    std::shared_ptr<const engine::LoadedModel> model, const ClusterNodeOptions& options) {
+  auto node = std::make_unique<ClusterNode>(std::make_unique<Impl>(options));
+  CEDAR_CHECK_OK(node->impl_->start(model));
+  return node;
+}
+
+ClusterNode::ClusterNode(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+ClusterNode::~ClusterNode() {
+  impl_->end_actors();
+  impl_->client.reset();
+  impl_->system.reset();
+}
+
+void ClusterNode::close() { impl_->end_actors(); }
+
+Client& ClusterNode::client() { return *impl_->client; }
+
+uint16_t ClusterNode::data_port() const { return impl_->plane.endpoint.port; }
+
+void ClusterNode::drain(std::chrono::milliseconds grace) {
+  if (impl_->router) drain_router(*impl_->system, impl_->router, grace);
+  if (impl_->stages) impl_->drain_stages(impl_->router ? 0ms : grace);
+}
+
+}  // namespace cedar::actors

@@ -1,0 +1,41 @@
+#pragma once
+// The engines of this process and the stage actors that run them.
+
+#include <memory>
+
+#include "actors/data_plane.h"
+#include "actors/export_memory.h"
+#include "actors/load_board.h"
+#include "actors/local_stages.h"
+#include "actors/stage_engines.h"
+#include "core/result.h"
+#include "engine/loaded_model.h"
+#include "engine/options.h"
+
+namespace cedar::actors {
+
+struct StageRoles {
+  bool encoder = true;
+  bool decoder = true;
+};
+
+struct LocalEngines {
+  // Null for a role that is not wanted. The first call hands out an engine that was made beforehand, so that its errors
+  // reach the user; later ones make a new one.
+  EncoderEngineFactory encoder;
+  DecoderEngineFactory decoder;
+  StageCapacity encoder_capacity;
+  StageCapacity decoder_capacity;
+};
+
+/// The encoder's blocks lie in `memory`. Errors: those of the engines.
+Result<LocalEngines> make_local_engines(std::shared_ptr<const engine::LoadedModel> model,
+                                        const engine::EngineOptions& options, StageRoles roles,
+                                        std::shared_ptr<ExportMemory> memory);
+
+/// Stage actors of this process, on threads of their own.
+StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory decoder,
+                              const DataPlane& plane, std::shared_ptr<ExportMemory> memory,
+                              std::shared_ptr<LoadBoard> board);
+
+}  // namespace cedar::actors

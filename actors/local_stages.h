@@ -1,0 +1,71 @@
+#pragma once
+// The stages of this process: starts them, starts one that died again (within a budget), and says so to whoever gives
+// them work: the router of this process, and the memberships at gateways elsewhere.
+
+#include <caf/actor_addr.hpp>
+#include <caf/typed_event_based_actor.hpp>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "actors/load_board.h"
+#include "actors/membership_messages.h"
+
+namespace cedar::actors {
+
+/// How to start a stage. Null: this process has no such stage.
+struct StageSpawners {
+  DataEndpoint endpoint;  // of this process
+  std::function<EncoderStageActor(caf::actor_system&)> encoder;
+  std::function<DecoderStageActor(caf::actor_system&)> decoder;
+};
+
+struct LocalStagesOptions {
+  std::string node = "local";
+  StageCapacity encoder;
+  StageCapacity decoder;
+  int64_t max_restarts = 3;  // of each stage, within restart_window
+  std::chrono::seconds restart_window{60};
+  /// What the stages write; listeners get it every report_interval. Null: no reports.
+  std::shared_ptr<const LoadBoard> board;
+  std::chrono::milliseconds report_interval{100};
+  /// A stage died more often than the budget allows; on the actor's thread.
+  std::function<void(const char* stage)> on_given_up;
+};
+
+using LocalStagesActor = caf::typed_actor<caf::reacts_to<TickAtom>>;
+
+class LocalStages final : public LocalStagesActor::base {
+ public:
+  LocalStages(caf::actor_config& config, LocalStagesOptions options, StageSpawners spawners,
+              std::vector<NodeListener> listeners);
+
+  behavior_type make_behavior() override;
+  void on_exit() override;
+  const char* name() const override { return "cedar.local_stages"; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void on_down(const caf::down_msg& down);
+  /// Whether a stage that died may be started again.
+  bool restart(std::vector<Clock::time_point>& restarts, const char* stage);
+  template <class Message>
+  void tell(const Message& message) {
+    for (const NodeListener& listener : listeners_) send(listener, message);
+  }
+
+  LocalStagesOptions options_;
+  StageSpawners spawners_;
+  std::vector<NodeListener> listeners_;
+  NodeDescription node_;
+  std::vector<Clock::time_point> encoder_restarts_;
+  std::vector<Clock::time_point> decoder_restarts_;
+};
+
+/// What a board says now.
+NodeLoad load_of(const LoadBoard& board);
+
+}  // namespace cedar::actors

@@ -1,0 +1,134 @@
+#include "apps/node_options.h"
+
+#include <chrono>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "apps/serve_options.h"
+#include "core/check.h"
+#include "core/device.h"
+#include "core/text_file.h"
+#include "core/thread_pool.h"
+#include "model/block_key.h"
+#include "model/kv_layout.h"
+#include "model/layer_plan.h"
+
+namespace cedar::apps {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// 16 digits say enough in an error message and collide with nothing.
+std::string short_hex(const model::Sha256& digest) {
+  std::string text;
+  for (size_t i = 0; i < 8; ++i) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", digest[i]);
+    text += digits;
+  }
+  return text;
+}
+
+model::Sha256 digest_of(const std::string& text) {
+  return model::sha256({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+}
+
+std::string describe(const model::KvLayout& layout) {
+  std::string sources;
+  for (const model::KvSourceLayout& source : layout.sources) {
+    sources += std::to_string(source.layer) + ':' + std::to_string(source.ratio) + ':' +
+               std::to_string(source.main_offset) + ':' + std::to_string(source.index_offset) + ' ';
+  }
+  sources += std::to_string(layout.main_row_bytes) + ' ' + std::to_string(layout.index_row_bytes) +
+             ' ' + std::to_string(layout.window_row_bytes);
+  return std::to_string(layout.block_tokens) + " tokens in " + std::to_string(layout.block_bytes) +
+         " bytes (" + short_hex(digest_of(sources)) + ')';
+}
+
+}  // namespace
+
+Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& c,
+                                                const config::NodeSettings& node) {
+  for (const char* role : {"engram", "indexer", "cache"}) {
+    if (node.has(role)) {
+      return make_error(Errc::invalid_config, "node " + node.name + ".roles: this version has no " +
+                                                  std::string(role) +
+                                                  " nodes; gateway, encoder and decoder only");
+    }
+  }
+  actors::ClusterNodeOptions options;
+  options.cluster = c.cluster.name;
+  if (!c.cluster.secret_file.empty()) {
+    auto secret = read_text_file(c.cluster.secret_file);
+    if (!secret) {
+      return make_error(Errc::invalid_config, "cluster.secret_file: " + secret.error().context);
+    }
+    // Editors end files with a line break, and not all of them do.
+    while (!secret->empty() && (secret->back() == '\n' || secret->back() == '\r')) {
+      secret->pop_back();
+    }
+    if (secret->empty()) {
+      return make_error(Errc::invalid_config,
+                        "cluster.secret_file: " + c.cluster.secret_file + " is empty");
+    }
+    options.secret = std::move(*secret);
+  }
+  options.name = node.name;
+  options.id = node.id();
+  options.generation =
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                std::chrono::system_clock::now().time_since_epoch())
+                                .count());
+  options.heartbeat_interval = milliseconds(c.cluster.heartbeat_interval_ms);
+  options.lost_after = milliseconds(c.cluster.lost_after_ms);
+  options.dial_interval = milliseconds(c.cluster.dial_interval_ms);
+  options.handshake_timeout = milliseconds(c.cluster.handshake_timeout_ms);
+  options.max_replacements = static_cast<int32_t>(c.cluster.max_replacements);
+  if (c.tls.enabled) {
+    options.certificate = c.tls.certificate;
+    options.key = c.tls.key;
+    options.authority = c.tls.authority;
+  }
+  if (node.has("gateway")) {
+    CEDAR_TRY(const config::HostPort door, config::parse_host_port(node.control));
+    options.door = {door.host, door.port};
+  }
+  for (const config::NodeSettings* gateway : c.gateways_of(node)) {
+    if (gateway->name == node.name) continue;
+    CEDAR_TRY(const config::HostPort address, config::parse_host_port(gateway->control));
+    options.gateways.push_back({gateway->name, {address.host, address.port}});
+  }
+  options.encoder = node.has("encoder");
+  options.decoder = node.has("decoder");
+  if (!node.data.empty()) {
+    CEDAR_TRY(const config::HostPort data, config::parse_host_port(node.data));
+    options.data.listen_host = data.host;
+    options.data.listen_port = data.port;
+  }
+  options.data.spin_rounds = static_cast<uint32_t>(c.data.spin_rounds);
+  options.data.ping_interval_ms = static_cast<uint32_t>(c.data.ping_interval_ms);
+  options.data.ping_timeout_ms = static_cast<uint32_t>(c.data.ping_timeout_ms);
+  options.ucx.tls = c.data.transports;
+  options.ucx.net_devices = c.data.devices;
+  const config::ServeConfig serve = c.serve_config(node);
+  CEDAR_TRY(const Device device, parse_device(node.device));
+  const int threads =
+      serve.engine.threads > 0 ? static_cast<int>(serve.engine.threads) : usable_processors();
+  options.system = system_options(serve, device, threads);
+  return options;
+}
+
+void identify_model(actors::ClusterNodeOptions& options, const ModelText& text,
+                    const engine::LoadedModel* model) {
+  const auto plan = model::make_layer_plan(text.config);
+  CEDAR_ASSERT(plan.has_value(), "load_model_config has checked it");
+  options.kv_layout = describe(model::make_kv_layout(text.config, *plan));
+  options.model_config = short_hex(digest_of(text.config.canonical_json));
+  if (model != nullptr) {
+    options.weights = short_hex(model::model_fingerprint(model->checkpoint, ""));
+  }
+}
+
+}  // namespace cedar::apps

@@ -1,0 +1,21 @@
+#pragma once
+// From the file of a cluster to the options of one of its processes.
+
+#include "actors/cluster_node.h"
+#include "apps/model_setup.h"
+#include "config/cluster_config.h"
+#include "core/result.h"
+
+namespace cedar::apps {
+
+/// Everything but the model's digests. Errors: invalid_config for a role that this version does not have, and for a
+/// secret file that cannot be read.
+Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& config,
+                                                const config::NodeSettings& node);
+
+/// What all nodes must agree on: the layout of KV blocks, the model's configuration and, when `model` is not null, its
+/// weights.
+void identify_model(actors::ClusterNodeOptions& options, const ModelText& text,
+                    const engine::LoadedModel* model);
+
+}  // namespace cedar::apps
