@@ -47,6 +47,12 @@ run: packages ## serve the demo model and stream an answer (RUN_ONCE=1: stop aft
 	@cmake --build --preset release --target cedar
 	@tools/run_demo.sh
 
+.PHONY: cluster
+cluster: packages ## the same by a cluster of four processes (RUN_ONCE=1, PORT=8080, CONTROL_PORT=7400)
+	@cmake --preset release
+	@cmake --build --preset release --target cedar
+	@tools/run_cluster.sh
+
 # Without them the tests of other clients are skipped, so that failing to get them stops nothing.
 .PHONY: test-packages
 test-packages: packages
