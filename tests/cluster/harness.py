@@ -33,9 +33,9 @@ def eventually(condition, what, deadline_s=DEADLINE_S):
         time.sleep(0.02)
 
 
-def free_port(host="127.0.0.1"):
+def free_port():
     with socket.socket() as s:
-        s.bind((host, 0))
+        s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
 
 
@@ -190,19 +190,28 @@ class Cluster(Client):
         self.retired = []
         self.settings = {"heartbeat_interval_ms": 100, "lost_after_ms": 1000, "dial_interval_ms": 100,
                          "drain_grace_ms": 5000, **(cluster or {})}
+        if self.hosts:
+            # A cluster over a network needs one.
+            self.settings.setdefault("secret_file", "secret")
+            with open(os.path.join(self.folder.name, "secret"), "w", encoding="utf-8") as f:
+                f.write("open sesame\n")
         lines = ["[cluster]"]
         lines += [f"{key} = {json.dumps(value)}" for key, value in self.settings.items()]
+        if self.hosts:
+            # UCX sees one machine and would choose what does not cross namespaces: docs/cluster.md.
+            lines += ["[data]", 'devices = "eth0"', 'transports = "tcp"']
         lines += [settings, "[model]", f"directory = {json.dumps(model)}"]
         self.host = self.address("gw") if "gw" in self.hosts else "127.0.0.1"
-        self.port = free_port(self.host)
+        # Every namespace has all its ports free.
+        self.port = 8080 if self.hosts else free_port()
         for name, roles in nodes.items():
             lines += ["[[node]]", f"name = {json.dumps(name)}", f"roles = {json.dumps(roles)}"]
             if "gateway" in roles:
-                self.control_port = free_port(self.host)
-                lines += [f'control = "{self.address(name)}:{self.control_port}"', f'http_host = "{self.host}"',
+                control_port = 7400 if self.hosts else free_port()
+                lines += [f'control = "{self.address(name)}:{control_port}"', f'http_host = "{self.host}"',
                           f"http_port = {self.port}"]
             if "encoder" in roles or "decoder" in roles:
-                lines.append(f'data = "{self.address(name)}:{free_port() if not self.hosts else 7500}"')
+                lines.append(f'data = "{self.address(name)}:{7500 if self.hosts else free_port()}"')
         self.config = os.path.join(self.folder.name, "cluster.toml")
         with open(self.config, "w", encoding="utf-8") as f:
             f.write("\n".join(lines) + "\n")
