@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/api_key.h"
 #include "apps/commands.h"
 #include "apps/options.h"
 #include "apps/stream_client.h"
@@ -30,6 +31,8 @@ struct Arguments {
   std::string prompt;
   bool has_prompt = false;  // an empty one is a message, too
   std::string file;
+  std::string ca_file;
+  std::string key_file;
   std::string thinking;
   std::string effort;
   std::string system;
@@ -46,6 +49,11 @@ int fail(const Error& error) {
 CLI::Option* declare(CLI::App& app, Arguments& a) {
   app.add_option("--url", a.url,
                  "the server's WebSocket address (default ws://127.0.0.1:8080/v1/stream)");
+  app.add_option("--ca", a.ca_file,
+                 "with wss://: PEM file of who signs the server's certificate (default: whom the "
+                 "system trusts)");
+  app.add_option("--api-key-file", a.key_file,
+                 "file whose first line is the API key (default: variable CEDAR_API_KEY)");
   app.add_option("--file", a.file,
                  "text that goes before the first question; - reads standard input");
   app.add_option("--system", a.system, "system message");
@@ -162,6 +170,15 @@ int chat(const Arguments& a) {
     fail(url.error());
     return 2;
   }
+  StreamAccess access;
+  access.ca_file = a.ca_file;
+  if (!a.ca_file.empty() && !url->secure) {
+    fail(make_error(Errc::invalid_argument, "--ca: is for wss:// only, got " + url->text()));
+    return 2;
+  }
+  auto key = read_api_key(a.key_file);
+  if (!key) return fail(key.error());
+  access.key = std::move(*key);
   std::string document;
   if (!a.file.empty()) {
     auto text = read_text(a.file);
@@ -175,7 +192,7 @@ int chat(const Arguments& a) {
     return fail(
         make_error(Errc::invalid_argument, "nothing to ask: give a prompt, --file, or a terminal"));
   }
-  const auto client = StreamClient::connect(*url);
+  const auto client = StreamClient::connect(*url, access);
   if (!client) return fail(client.error());
   Conversation conversation(a, **client);
   if (!a.has_prompt && a.file != "-") return converse(conversation, document);

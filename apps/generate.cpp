@@ -164,9 +164,6 @@ Result<Json> single_body(const Arguments& a) {
   if (a.chat_option->count() > 0) return gateway::read_body(text);
   text = model::sanitize_utf8(text);
   if (a.prompt_option->count() > 0) return Json{{"prompt", text}};
-  if (text.empty()) {
-    return make_error(Errc::invalid_argument, "--message: the message is empty");
-  }
   return Json{{"messages", Json::array({Json{{"role", "user"}, {"content", text}}})}};
 }
 

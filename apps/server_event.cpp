@@ -113,6 +113,9 @@ Result<ServerEvent> read_server_event(std::string_view frame) {
     }
     case ServerEventKind::error: {
       CEDAR_TRY(out.text, error_text(*event, type));
+      if (find(*event, "retry_after_s") == nullptr) break;
+      CEDAR_TRY(const int64_t wait_s, count_of(*event, "retry_after_s", type));
+      out.text += " (try again in " + std::to_string(wait_s) + " s)";
       break;
     }
     case ServerEventKind::done: CEDAR_CHECK_OK(read_done(*event, type, out)); break;

@@ -1,17 +1,18 @@
 #include "apps/stream_client.h"
 
-#include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/beast/core/buffers_to_string.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/websocket/stream.hpp>
+#include <boost/beast/websocket/error.hpp>
+#include <boost/beast/websocket/rfc6455.hpp>
 #include <nlohmann/json.hpp>
 
 #include <chrono>
 #include <csignal>
 #include <utility>
+
+#include "apps/stream_socket.h"
 
 namespace cedar::apps {
 
@@ -23,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 struct StreamClient::Impl {
   asio::io_context io;
-  websocket::stream<asio::ip::tcp::socket> ws{io};
+  std::unique_ptr<StreamSocket> ws;
   asio::signal_set signals{io};
   beast::flat_buffer buffer;
   bool reading = false;
@@ -38,10 +39,13 @@ struct StreamClient::Impl {
   bool interrupted = false;     // by a first SIGINT
   bool writing_cancel = false;  // cancel_text and the connection are in use
   bool lost = false;            // the connection is of no more use
+  bool cut = false;             // and neither side has said why
+  bool used = false;            // there was an answer
   StreamCounts counts;
   std::optional<Error> error;
   bool ended = false;
 
+  Result<StreamCounts> run(const std::string& request_json, const OnText& on_text_of_this);
   void read();
   void on_read_failed(boost::system::error_code failed);
   Status check_length(size_t bytes);
@@ -53,6 +57,10 @@ struct StreamClient::Impl {
   void on_done(const ServerEvent& event);
   void await_interrupt();
   void cancel();
+  void end_cut(const std::string& why) {
+    cut = true;
+    end_lost(make_error(Errc::unavailable, "connection lost: " + why));
+  }
   void end_lost(Error e) {
     lost = true;
     end_with(std::move(e));
@@ -64,63 +72,69 @@ struct StreamClient::Impl {
   double elapsed() const { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 };
 
-StreamClient::StreamClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+StreamClient::StreamClient(std::unique_ptr<Impl> impl, WsUrl url, StreamAccess access)
+    : impl_(std::move(impl)), url_(std::move(url)), access_(std::move(access)) {}
 
 StreamClient::~StreamClient() {
-  boost::system::error_code ignored;
-  impl_->ws.next_layer().close(ignored);
+  if (impl_ && impl_->ws) impl_->ws->close();  // not of one that has given its connection away
 }
 
-Result<std::unique_ptr<StreamClient>> StreamClient::connect(const WsUrl& url) {
+Result<std::unique_ptr<StreamClient>> StreamClient::connect(const WsUrl& url,
+                                                            const StreamAccess& access) {
   auto impl = std::make_unique<Impl>();
-  boost::system::error_code error;
-  asio::ip::tcp::resolver resolver(impl->io);
-  const auto addresses = resolver.resolve(url.host, url.port, error);
-  if (!error) asio::connect(impl->ws.next_layer(), addresses, error);
-  if (!error) {
-    impl->ws.set_option(websocket::stream_base::decorator([](websocket::request_type& request) {
-      request.set(beast::http::field::sec_websocket_protocol, "cedar.v1");
-    }));
-    impl->ws.handshake(url.authority(), url.path, error);
+  auto socket =
+      url.secure ? connect_tls(impl->io, url, access) : connect_plain(impl->io, url, access);
+  if (!socket) {
+    return make_error(Errc::unavailable,
+                      "cannot connect to " + url.text() + ": " + socket.error().context);
   }
-  if (error) {
-    return make_error(Errc::unavailable, "cannot connect to ws://" + url.authority() + url.path +
-                                             ": " + error.message());
-  }
-  return std::unique_ptr<StreamClient>(new StreamClient(std::move(impl)));
+  impl->ws = std::move(*socket);
+  return std::unique_ptr<StreamClient>(new StreamClient(std::move(impl), url, access));
 }
 
 Result<StreamCounts> StreamClient::run(const std::string& request_json, const OnText& on_text) {
-  Impl& impl = *impl_;
-  impl.on_text = &on_text;
-  impl.counts = {};
-  impl.error.reset();
-  impl.ended = false;
-  impl.interrupted = false;
-  if (!impl.response_id.empty()) impl.last_id = std::exchange(impl.response_id, {});
-  impl.cancel_text.clear();
-  impl.begin = Clock::now();
+  auto counts = impl_->run(request_json, on_text);
+  const bool stale = impl_->cut && impl_->used && impl_->response_id.empty() && !impl_->interrupted;
+  if (!stale) return counts;
+  CEDAR_TRY(const auto again, connect(url_, access_));
+  impl_ = std::move(again->impl_);
+  return impl_->run(request_json, on_text);
+}
+
+Result<StreamCounts> StreamClient::Impl::run(const std::string& request_json,
+                                             const OnText& on_text_of_this) {
+  on_text = &on_text_of_this;
+  counts = {};
+  error.reset();
+  ended = false;
+  interrupted = false;
+  if (!response_id.empty()) {
+    last_id = std::exchange(response_id, {});
+    used = true;
+  }
+  cancel_text.clear();
+  begin = Clock::now();
   boost::system::error_code ignored;
-  impl.io.restart();
+  io.restart();
   // Before the request is sent, so that from then on a signal ends the response and not the program.
-  impl.signals.add(SIGINT, ignored);
-  impl.await_interrupt();
+  signals.add(SIGINT, ignored);
+  await_interrupt();
   const std::string message =
       R"({"type":"response.create","resumable":false,"request":)" + request_json + '}';
-  impl.read();
-  if (const Status fits = impl.check_length(message.size()); !fits) {
-    impl.end_with(fits.error());
+  read();
+  if (const Status fits = check_length(message.size()); !fits) {
+    end_with(fits.error());
   } else {
-    impl.send(message);
+    send(message);
   }
-  while ((!impl.ended || (impl.writing_cancel && !impl.lost)) && impl.io.run_one() > 0) {
+  while ((!ended || (writing_cancel && !lost)) && io.run_one() > 0) {
   }
-  impl.signals.clear(ignored);
-  impl.signals.cancel(ignored);
-  impl.io.poll();  // the handlers of what was cancelled refer to this call
-  impl.on_text = nullptr;
-  if (impl.error) return *impl.error;
-  return impl.counts;
+  signals.clear(ignored);
+  signals.cancel(ignored);
+  io.poll();  // the handlers of what was cancelled refer to this call
+  on_text = nullptr;
+  if (error) return *error;
+  return counts;
 }
 
 /// A long message waits for the server's limits, which come first on a connection.
@@ -142,12 +156,12 @@ Status StreamClient::Impl::check_length(size_t bytes) {
 void StreamClient::Impl::send(const std::string& message) {
   constexpr std::chrono::seconds kLastWords{1};
   boost::system::error_code failed;
-  if (!lost) ws.write(asio::buffer(message), failed);
+  if (!lost) failed = ws->write(message);
   if (!failed) return;
   // Why it was cut off may be among what the server said before.
   while (reading && !ended && io.run_one_for(kLastWords) > 0) {
   }
-  if (!ended) end_lost(make_error(Errc::unavailable, "connection lost: " + failed.message()));
+  if (!ended) end_cut(failed.message());
 }
 
 void StreamClient::Impl::await_interrupt() {
@@ -164,13 +178,12 @@ void StreamClient::Impl::await_interrupt() {
 void StreamClient::Impl::cancel() {
   cancel_text = Json{{"type", "response.cancel"}, {"response_id", response_id}}.dump();
   writing_cancel = true;
-  ws.async_write(asio::buffer(cancel_text),
-                 [this](boost::system::error_code, size_t) { writing_cancel = false; });
+  ws->async_write(cancel_text, [this](boost::system::error_code) { writing_cancel = false; });
 }
 
 void StreamClient::Impl::read() {
   if (std::exchange(reading, true)) return;  // a message that was too long has left one behind
-  ws.async_read(buffer, [this](boost::system::error_code failed, size_t) {
+  ws->async_read(buffer, [this](boost::system::error_code failed) {
     reading = false;
     if (failed) return on_read_failed(failed);
     const std::string frame = beast::buffers_to_string(buffer.data());
@@ -181,15 +194,15 @@ void StreamClient::Impl::read() {
 }
 
 void StreamClient::Impl::on_read_failed(boost::system::error_code failed) {
-  if (failed == websocket::error::closed && ws.reason().code == websocket::close_code::too_big) {
+  if (failed == websocket::error::closed && ws->close_code() == websocket::close_code::too_big) {
     return end_lost(
         make_error(Errc::unavailable, "message too long: the server closed the connection (1009)"));
   }
-  end_lost(make_error(Errc::unavailable, "connection lost: " + failed.message()));
+  end_cut(failed.message());
 }
 
 void StreamClient::Impl::on_frame(const std::string& frame) {
-  if (!ws.got_text()) {
+  if (!ws->got_text()) {
     return end_lost(make_error(Errc::unavailable, "the server breaks the protocol: binary data"));
   }
   const auto event = read_server_event(frame);

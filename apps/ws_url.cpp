@@ -9,7 +9,8 @@
 namespace cedar::apps {
 namespace {
 
-constexpr std::string_view kScheme = "ws://";
+constexpr std::string_view kPlain = "ws://";
+constexpr std::string_view kSecure = "wss://";
 constexpr const char* kDefaultPath = "/v1/stream";
 
 Error bad_url(const std::string& problem, const std::string& url) {
@@ -28,21 +29,26 @@ std::string WsUrl::authority() const {
   return (host.find(':') == std::string::npos ? host : '[' + host + ']') + ':' + port;
 }
 
+std::string WsUrl::text() const {
+  return std::string(secure ? kSecure : kPlain) + authority() + path;
+}
+
 Result<WsUrl> parse_ws_url(const std::string& url) {
-  if (url.rfind("wss://", 0) == 0)
-    return make_error(Errc::unsupported, "url: wss is not supported, use ws");
-  if (url.rfind(kScheme, 0) != 0) return bad_url("must begin with ws://", url);
+  WsUrl result;
+  result.secure = url.rfind(kSecure, 0) == 0;
+  if (!result.secure && url.rfind(kPlain, 0) != 0) {
+    return bad_url("must begin with ws:// or wss://", url);
+  }
   const auto breaks = [](unsigned char c) { return c <= ' ' || c == 0x7F; };
   if (std::any_of(url.begin(), url.end(), breaks)) {
     return bad_url("must hold no spaces and control characters", url);
   }
   if (url.find('#') != std::string::npos) return bad_url("must have no fragment (#)", url);
-  const std::string rest = url.substr(kScheme.size());
+  const std::string rest = url.substr((result.secure ? kSecure : kPlain).size());
   const size_t end = std::min(rest.find_first_of("/?"), rest.size());
   std::string authority = rest.substr(0, end);
   if (authority.find('@') != std::string::npos) return bad_url("must name no user (@)", url);
 
-  WsUrl result;
   if (authority.rfind('[', 0) == 0) {
     const size_t bracket = authority.find(']');
     if (bracket == std::string::npos) return bad_url("the address lacks its closing ]", url);
@@ -57,7 +63,8 @@ Result<WsUrl> parse_ws_url(const std::string& url) {
     authority.erase(0, colon);
   }
   if (result.host.empty()) return bad_url("names no host", url);
-  result.port = authority.empty() ? "80" : authority.substr(1);
+  const char* usual = result.secure ? "443" : "80";
+  result.port = authority.empty() ? usual : authority.substr(1);
   if ((!authority.empty() && authority[0] != ':') || !is_port(result.port)) {
     return bad_url("the port must be in [1, 65535]", url);
   }

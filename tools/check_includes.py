@@ -41,8 +41,8 @@ PRIVATE = [
 HOMES = [
     (r"caf/", [r"actors/"]),
     (r"(ucp|uct|ucs|ucm)/", [r"transport/"]),
-    (r"boost/(beast|asio)", [r"gateway/", r"apps/(chat|stream_client)\."]),
-    (r"openssl/ssl", [r"gateway/", r"actors/network\.cpp$", r"apps/(chat|stream_client)\."]),
+    (r"boost/(beast|asio)", [r"gateway/", r"apps/(chat|stream_client|stream_socket\w*)\."]),
+    (r"openssl/ssl", [r"gateway/", r"actors/network\.cpp$", r"apps/stream_socket_tls\."]),
     (r"rocksdb/", [r"storage/"]),
     (r"prometheus/", [r"monitoring/"]),
     (r"(cuda|cublas|curand|cusparse|cudnn|nccl|nvrtc|nvtx|cub/|thrust/|cooperative_groups|mma\.h)",

@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <string>
 
+#include "apps/api_key.h"
 #include "apps/commands.h"
 #include "apps/options.h"
-#include "apps/text_input.h"
 #include "bench/serve/synthetic_report.h"
 #include "bench/serve/synthetic_run.h"
 #include "bench/serve/url_run.h"
@@ -74,11 +74,10 @@ Result<bool> run_synthetic_pair(const Options& options) {
 /// Whether every request was answered.
 Result<bool> run_users(Options options) {
   CEDAR_TRY(options.users.url, apps::parse_ws_url(options.url));
-  if (!options.key_file.empty()) {
-    CEDAR_TRY(std::string key, apps::read_text(options.key_file));
-    key.erase(std::min(key.find_first_of(" \r\n"), key.size()));
-    options.users.key = std::move(key);
+  if (options.users.url.secure) {
+    return make_error(Errc::invalid_argument, "--url: must begin with ws://; TLS is not measured");
   }
+  CEDAR_TRY(options.users.key, apps::read_api_key(options.key_file));
   CEDAR_TRY(ReportFile file, ReportFile::open(options.json_path));
   CEDAR_TRY(const UrlResult result, run_url(options.users));
   print(result);
@@ -93,7 +92,9 @@ void declare_users(CLI::App& app, Options& o) {
   UrlOptions& users = o.users;
   app.add_option("--url", o.url, "a running server's WebSocket address (ws://127.0.0.1:8080)")
       ->group(group);
-  app.add_option("--key-file", o.key_file, "file with the API key")->group(group);
+  app.add_option("--api-key-file,--key-file", o.key_file,
+                 "file whose first line is the API key (default: variable CEDAR_API_KEY)")
+      ->group(group);
   app.add_option("--model", users.model, "model of the requests (default: the server's)")
       ->group(group);
   app.add_option("--requests,--num-prompts", users.requests, "how many")

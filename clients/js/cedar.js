@@ -9,6 +9,7 @@ export { readServerSentEvents, streamOverHttp } from "./http_stream.js";
 const kProtocol = "cedar.v1";
 // What a new connection would not mend: protocol errors, a wrong key.
 const kFinalCloseCodes = new Set([1002, 1003, 1007, 1009, 4000, 4001, 4003]);
+const kCloseFollowsMs = 100; // an error, at the latest
 const kIdCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 
 // Node 18 has it in a module only.
@@ -304,7 +305,8 @@ export class CedarClient {
     this.#socket = socket;
     socket.onmessage = (message) => socket === this.#socket && this.#receive(message.data);
     socket.onclose = (event) => socket === this.#socket && this.#lost(event.code, event.reason);
-    socket.onerror = () => {}; // onclose follows
+    // onclose follows, but not in Node 20 when there was no connection yet.
+    socket.onerror = () => setTimeout(() => socket === this.#socket && this.#lost(1006, ""), kCloseFollowsMs);
     this.#watchQuiet();
   }
 

@@ -234,13 +234,19 @@ TEST(WsUrl, PartsAreFound) {
   ASSERT_TRUE(bare);
   EXPECT_EQ(bare->port, "80");
   EXPECT_EQ(bare->path, "/v1/stream");
+  EXPECT_FALSE(bare->secure);
+  const auto secure = parse_ws_url("wss://host/x");
+  ASSERT_TRUE(secure);
+  EXPECT_TRUE(secure->secure);
+  EXPECT_EQ(secure->text(), "wss://host:443/x");
+  EXPECT_EQ(parse_ws_url("wss://[::1]:81")->text(), "wss://[::1]:81/v1/stream");
 }
 
 TEST(WsUrl, WhatIsNoAddressIsExplained) {
   for (const char* bad :
        {"http://x", "host", "ws://", "ws:///v1", "ws://:80", "ws://h:", "ws://h:0", "ws://h:65536",
         "ws://h:8x", "ws://::1:80/", "ws://[::1", "ws://[::1]80", "ws://[]:80", "ws://u@h",
-        "ws://h/#top", "ws://h/a b", "ws://h/\r\nX: y", "wss://h"}) {
+        "ws://h/#top", "ws://h/a b", "ws://h/\r\nX: y", "wss://", "wsss://h"}) {
     const auto url = parse_ws_url(bad);
     ASSERT_FALSE(url) << bad;
     EXPECT_THAT(url.error().context, HasSubstr("url: ")) << bad;

@@ -82,18 +82,25 @@ class Peer {
   beast::websocket::stream<asio::ip::tcp::socket> ws_;
 };
 
-/// Accepts one client in a thread of its own. REQUIRES: the client's program ends first.
+/// Accepts one client after another in a thread of its own. REQUIRES: the clients' program ends first.
 class FakeServer {
  public:
   explicit FakeServer(std::function<void(Peer&)> part, const char* address = "127.0.0.1")
-      : address_(address), part_(std::move(part)) {
+      : FakeServer(std::vector<std::function<void(Peer&)>>{std::move(part)}, address) {}
+  /// A part for each client.
+  explicit FakeServer(std::vector<std::function<void(Peer&)>> parts,
+                      const char* address = "127.0.0.1")
+      : address_(address), parts_(std::move(parts)) {
     const auto where = asio::ip::make_address(address);
     boost::system::error_code error;
     acceptor_.open(where.is_v6() ? asio::ip::tcp::v6() : asio::ip::tcp::v4(), error);
     if (!error) acceptor_.bind({where, 0}, error);
     if (!error) acceptor_.listen(1, error);
     listens_ = !error;
-    if (listens_) thread_ = std::thread([this] { serve(); });
+    if (!listens_) return;
+    thread_ = std::thread([this] {
+      for (const auto& part : parts_) serve(part);
+    });
   }
   ~FakeServer() {
     if (!listens_) return;
@@ -115,11 +122,11 @@ class FakeServer {
   }
 
  private:
-  void serve() {
+  void serve(const std::function<void(Peer&)>& part) {
     try {
       Peer peer(acceptor_.accept());
       peer.accept();
-      part_(peer);
+      part(peer);
       peer.read_to_the_end();
     } catch (const std::exception&) {
       // The client has gone.
@@ -127,7 +134,7 @@ class FakeServer {
   }
 
   std::string address_;
-  std::function<void(Peer&)> part_;
+  std::vector<std::function<void(Peer&)>> parts_;
   asio::io_context io_;
   asio::ip::tcp::acceptor acceptor_{io_};
   bool listens_ = false;
@@ -326,6 +333,35 @@ TEST(Chat, AFailedAnswerDoesNotEndTheConversation) {
   EXPECT_EQ(result.status, 1);
   EXPECT_THAT(result.err, HasSubstr("why"));
   EXPECT_THAT(result.out, HasSubstr("well\n"));
+}
+
+// Servers end a connection on which nothing happens; who thinks about the next question does not notice.
+TEST(Chat, AConnectionThatWasLostBetweenQuestionsIsMadeAnew) {
+  std::string asked;
+  FakeServer server({[](Peer& peer) {
+                       peer.read();
+                       peer.send(kCreated);
+                       peer.send(delta("first"));
+                       peer.send(done("completed", 1, 1));
+                       peer.close(4004);
+                     },
+                     [&](Peer& peer) {
+                       asked = peer.read();
+                       peer.send(kCreated);
+                       peer.send(delta("second"));
+                       peer.send(done("completed", 1, 1));
+                       peer.read();
+                       peer.send(kCreated);
+                       peer.close(1011);
+                     }});
+  const test::TempDirectory folder;
+  const auto result = test::run_program(server.chat({"--file", folder.write("text", "document")}),
+                                        "one\ntwo\nthree\nfour\n");
+  EXPECT_EQ(result.out, "first\nsecond\n\n");
+  EXPECT_THAT(asked, HasSubstr(R"({"role":"assistant","content":"first"})"));
+  // An answer that had begun is not asked for again.
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err, HasSubstr("connection lost"));
 }
 
 TEST(Chat, ARefusalMayNameAnIdThatWasNotAnnounced) {

@@ -77,7 +77,8 @@ TEST(Generate, BadLinesAreErrorsAndTheOthersAreAnswered) {
   EXPECT_EQ(lines[2]["id"], 7);
   EXPECT_THAT(lines[2]["error"].get<std::string>(), HasSubstr("messages[0].role"));
   EXPECT_THAT(lines[3]["error"].get<std::string>(), HasSubstr("neither messages nor prompt"));
-  EXPECT_THAT(lines[4]["error"].get<std::string>(), HasSubstr("more than the context"));
+  EXPECT_THAT(lines[4]["error"].get<std::string>(),
+              HasSubstr("max_tokens: must be in [1, 16384], got 999999"));
   EXPECT_TRUE(lines[5].contains("error"));
   EXPECT_EQ(lines[6]["text"], "Hello! ");
   EXPECT_EQ(lines[6]["finish_reason"], "stop");
@@ -185,9 +186,24 @@ TEST(Generate, WrongValuesAreRefusedBeforeAModelIsLoaded) {
     EXPECT_THAT(result.err, HasSubstr(words));
     EXPECT_THAT(result.err, testing::Not(HasSubstr("no/such")));
   }
-  const auto empty = run_program({CEDAR_PROGRAM, "generate", "--message", ""});
-  EXPECT_EQ(empty.status, 1);
-  EXPECT_THAT(empty.err, HasSubstr("--message: the message is empty"));
+}
+
+// As for the API, an empty message is one.
+TEST(Generate, AMessageMayBeEmpty) {
+  const std::vector<std::string> command = {CEDAR_PROGRAM,  "generate", "--json",
+                                            "--max-tokens", "2",        "--message"};
+  auto by_option = command;
+  by_option.push_back("");
+  const auto empty = run_program(by_option);
+  EXPECT_EQ(empty.status, 0) << empty.err;
+  EXPECT_THAT(empty.out, HasSubstr("\"completion_tokens\":"));
+  auto by_input = command;
+  by_input.push_back("-");
+  EXPECT_EQ(run_program(by_input).out, empty.out);
+  const test::TempDirectory folder;
+  const std::string chat =
+      folder.write("chat", R"({"messages":[{"role":"user","content":""}],"max_tokens":2})");
+  EXPECT_EQ(run_program({CEDAR_PROGRAM, "generate", "--json", "--chat", chat}).out, empty.out);
 }
 
 TEST(Generate, DirectoriesAndBrokenFilesAreExplained) {

@@ -20,7 +20,7 @@ class Authority {
   Authority(const std::string& directory, const std::string& name)
       : directory_(directory), key_(make_key()) {
     certificate_ = make_certificate(name, key_.get());
-    add_extension(NID_basic_constraints, "critical,CA:TRUE");
+    add_extension(certificate_.get(), NID_basic_constraints, "critical,CA:TRUE");
     sign(certificate_.get());
     path_ = directory + '/' + name + ".pem";
     write_certificate(path_, certificate_.get());
@@ -30,11 +30,14 @@ class Authority {
   struct Files {
     std::string certificate, key;
   };
-  /// A certificate for `name`, signed by this authority.
-  Files issue(const std::string& name) const {
+  /// A certificate for `name`, signed by this authority. `alternatives`: other names as OpenSSL writes them
+  /// ("DNS:localhost,IP:127.0.0.1"); empty: none.
+  Files issue(const std::string& name, const std::string& alternatives = {}) const {
     const Key key = make_key();
     const Certificate certificate = make_certificate(name, key.get());
     X509_set_issuer_name(certificate.get(), X509_get_subject_name(certificate_.get()));
+    if (!alternatives.empty())
+      add_extension(certificate.get(), NID_subject_alt_name, alternatives.c_str());
     sign(certificate.get());
     Files files{directory_ + '/' + name + ".pem", directory_ + '/' + name + ".key"};
     write_certificate(files.certificate, certificate.get());
@@ -67,9 +70,9 @@ class Authority {
     X509_set_issuer_name(certificate.get(), subject);
     return certificate;
   }
-  void add_extension(int id, const char* value) const {
+  static void add_extension(X509* certificate, int id, const char* value) {
     X509_EXTENSION* extension = X509V3_EXT_conf_nid(nullptr, nullptr, id, value);
-    X509_add_ext(certificate_.get(), extension, -1);
+    X509_add_ext(certificate, extension, -1);
     X509_EXTENSION_free(extension);
   }
   void sign(X509* certificate) const { X509_sign(certificate, key_.get(), EVP_sha256()); }

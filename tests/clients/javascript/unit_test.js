@@ -105,6 +105,21 @@ test("attempts go on until one succeeds, or the time is over", async () => {
   assert.equal(impatient.state, "idle");
 });
 
+// Node 20 says so of a connection that never came about.
+test("an error that no close follows is a lost connection", async () => {
+  const client = open({ giveUpAfterMs: 0 });
+  const stream = client.respond(kRequest);
+  FakeSocket.last.onerror();
+  await assert.rejects(stream.done, { code: "connection_lost", status: 1006 });
+  client.close();
+
+  const other = open();
+  const refused = other.respond(kRequest);
+  FakeSocket.last.onerror();
+  FakeSocket.last.lose(4001);
+  await assert.rejects(refused.done, { code: "connection_refused", status: 4001 });
+});
+
 test("close codes that no new connection would mend end everything", async () => {
   for (const code of [1003, 1009, 4000, 4001, 4003]) {
     const client = open();
