@@ -65,8 +65,13 @@ void StreamProtocol::on_message(Result<Json> parsed, std::shared_ptr<BodyLease> 
   if (closed_) return;  // its parsing took longer than the connection
   if (!parsed) return malformed(parsed.error().context, {});
   Json& message = *parsed;
-  std::string event_id = text_of(message, "event_id");
-  if (event_id.size() > kMaxEventIdBytes) event_id.clear();
+  std::string event_id;
+  FieldReader fields(message);
+  fields.text("event_id", kMaxEventIdBytes, event_id);
+  if (!fields.status()) {
+    const std::string id = text_of(message, "response_id");
+    return refuse(fields.status().error(), {}, is_response_id(id) ? id : "");
+  }
   const std::string type = text_of(message, "type");
   if (type == "response.create") return create(message, event_id, std::move(held));
   held.reset();
@@ -127,7 +132,8 @@ void StreamProtocol::create(Json& message, const std::string& event_id,
   }
   const auto asked = preparing_.find(setup.response_id);
   if (asked != preparing_.end()) {
-    if (asked->second == setup.request_digest) return;  // a retry of what has just been asked for
+    if (asked->second.request_digest == setup.request_digest)
+      return;  // a retry of what has just been asked for
     return send(protocol_error("response_id_conflict",
                                "response_id: already names a response to a different request",
                                event_id, id_field(given_id)));
@@ -146,7 +152,7 @@ void StreamProtocol::create(Json& message, const std::string& event_id,
     if (const auto refusal = key_->enter()) return refuse(*refusal, event_id, given_id);
     use = KeyUse(key_);
   }
-  preparing_[setup.response_id] = setup.request_digest;
+  preparing_[setup.response_id].request_digest = setup.request_digest;
   boost::asio::post(
       context_.compute, [self = shared_from_this(), setup, use = std::move(use),
                          held = std::move(held), body = std::move(message["request"])]() mutable {
@@ -161,19 +167,23 @@ void StreamProtocol::create(Json& message, const std::string& event_id,
 void StreamProtocol::created(StreamResponseSetup setup, Result<PreparedRequest> prepared,
                              KeyUse use) {
   const std::string id = setup.response_id;
-  preparing_.erase(id);
-  const bool cancelled = cancelled_early_.erase(id) > 0;
+  const Preparing asked = preparing_.extract(id).mapped();
   const auto target = target_.lock();
   if (closed_ || !target) return;
   if (!prepared) return refuse(prepared.error(), setup.client_event_id, id);
-  const auto response = std::make_shared<StreamResponse>(context_, executor_, setup, target);
-  if (!context_.streams->add(response)) {  // another connection was faster with the same id
-    if (const auto known = context_.streams->find(key_, id)) attach_again(known, setup);
-    return;
+  auto response = std::make_shared<StreamResponse>(context_, executor_, setup, target);
+  if (context_.streams->add(response)) {
+    attached_[id] = response;
+    response->start(std::move(*prepared), std::move(use));
+  } else {  // another connection was faster with the same id
+    response = context_.streams->find(key_, id);
+    if (!response) return;
+    attach_again(response, setup);
   }
-  attached_[id] = response;
-  response->start(std::move(*prepared), std::move(use));
-  if (cancelled) response->cancel();
+  response->post([target, asked](StreamResponse& r) {
+    if (asked.credits > 0) r.grant(target.get(), asked.credits);
+    if (asked.cancelled) r.cancel(target.get());
+  });
 }
 
 void StreamProtocol::attach_again(const std::shared_ptr<StreamResponse>& response,
@@ -198,13 +208,14 @@ std::shared_ptr<StreamResponse> StreamProtocol::named_response(const Json& messa
 
 void StreamProtocol::cancel(const Json& message, const std::string& event_id) {
   const std::string id = text_of(message, "response_id");
-  if (preparing_.count(id) != 0) {
-    cancelled_early_.insert(id);
+  if (const auto early = preparing_.find(id); early != preparing_.end()) {
+    early->second.cancelled = true;
     return;
   }
   const auto attached = attached_.find(id);
   if (attached != attached_.end()) {
-    attached->second->post([](StreamResponse& response) { response.cancel(); });
+    attached->second->post(
+        [target = target_.lock()](StreamResponse& r) { r.cancel(target.get()); });
     return;
   }
   send(protocol_error("response_not_found", "no such response runs on this connection", event_id,
@@ -218,6 +229,11 @@ void StreamProtocol::resume(const Json& message, const std::string& event_id) {
   claim.resumes = true;
   fields.integer("last_seq", 0, INT64_MAX - 1, claim.last_seq);
   if (!fields.status()) return refuse(fields.status().error(), event_id);
+  const std::string id = text_of(message, "response_id");
+  if (preparing_.count(id) != 0) {  // its events will come here, from the first one
+    if (claim.last_seq > 0) send(no_such_event(id, claim.last_seq, 0, event_id));
+    return;
+  }
   if (const auto response = named_response(message, event_id)) attach(response, std::move(claim));
 }
 
@@ -233,6 +249,7 @@ void StreamProtocol::acknowledge(const Json& message, const std::string& event_i
   int64_t seq = 0;
   fields.integer("seq", 0, INT64_MAX - 1, seq);
   if (!fields.status()) return refuse(fields.status().error(), event_id);
+  if (preparing_.count(text_of(message, "response_id")) != 0) return;  // it has no events yet
   if (const auto response = named_response(message, event_id)) {
     response->post([seq](StreamResponse& r) { r.acknowledge(seq); });
   }
@@ -245,9 +262,14 @@ void StreamProtocol::grant(const Json& message, const std::string& event_id) {
   fields.integer("add", 1, kMaxCredits, add);
   if (!fields.status()) return refuse(fields.status().error(), event_id);
   const std::string id = text_of(message, "response_id");
+  if (const auto early = preparing_.find(id); early != preparing_.end()) {
+    early->second.credits = std::min(early->second.credits + add, kMaxCredits);
+    return;
+  }
   const auto attached = attached_.find(id);
   if (attached != attached_.end()) {
-    return attached->second->post([add](StreamResponse& r) { r.grant(add); });
+    return attached->second->post(
+        [target = target_.lock(), add](StreamResponse& r) { r.grant(target.get(), add); });
   }
   // That of an answer which has just ended is late, not wrong.
   if (context_.streams->find(key_, id)) return;
@@ -279,11 +301,14 @@ void StreamProtocol::stop_soon(std::chrono::milliseconds grace) {
   if (std::exchange(stopping_, true)) return;
   send(R"({"type":"session.going_away","event_id":)" + json_string(new_event_id()) +
        R"(,"reason":"shutdown","grace_s":)" + seconds(grace) + R"(,"resumable":false})");
+  for (const auto& [id, response] : std::unordered_map(attached_)) {
+    response->post([](StreamResponse& r) { r.on_stopping(); });
+  }
 }
 
 void StreamProtocol::cancel_all() {
   for (const auto& [id, response] : std::unordered_map(attached_)) {
-    response->post([](StreamResponse& r) { r.cancel(); });
+    response->post([target = target_.lock()](StreamResponse& r) { r.cancel(target.get()); });
   }
 }
 

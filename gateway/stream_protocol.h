@@ -12,7 +12,6 @@
 #include <boost/asio/any_io_executor.hpp>
 
 #include <memory>
-#include <set>
 #include <string>
 #include <unordered_map>
 
@@ -45,6 +44,13 @@ class StreamProtocol : public std::enable_shared_from_this<StreamProtocol> {
   size_t in_flight() const { return attached_.size() + preparing_.size(); }
 
  private:
+  /// A response whose request is being read, and what was said about it meanwhile.
+  struct Preparing {
+    uint64_t request_digest = 0;
+    bool cancelled = false;
+    int64_t credits = 0;  // granted in response.credit messages
+  };
+
   void create(Json& message, const std::string& event_id, std::shared_ptr<BodyLease> held);
   void created(StreamResponseSetup setup, Result<PreparedRequest> prepared, KeyUse use);
   void cancel(const Json& message, const std::string& event_id);
@@ -68,8 +74,7 @@ class StreamProtocol : public std::enable_shared_from_this<StreamProtocol> {
   KeyAccount* key_;  // null where none is asked for
   std::string session_id_;
   std::unordered_map<std::string, std::shared_ptr<StreamResponse>> attached_;
-  std::unordered_map<std::string, uint64_t> preparing_;  // id to the digest of its request
-  std::set<std::string> cancelled_early_;                // of preparing_
+  std::unordered_map<std::string, Preparing> preparing_;
   int malformed_messages_ = 0;
   bool stopping_ = false;
   bool closed_ = false;

@@ -50,6 +50,15 @@ std::string protocol_error(std::string_view code, std::string_view message,
          R"(,"type":"invalid_request_error","param":null,"code":)" + json_string(code) + "}}";
 }
 
+std::string no_such_event(const std::string& response_id, int64_t last_seq, int64_t newest_seq,
+                          const std::string& client_event_id) {
+  const std::string newest = std::to_string(newest_seq);
+  const auto error = make_error(Errc::invalid_argument, "last_seq: the newest event is " + newest +
+                                                            ", got " + std::to_string(last_seq));
+  return error_event(to_api_error(error), client_event_id,
+                     text_field("response_id", response_id) + field("newest_seq", newest));
+}
+
 StreamResponse::StreamResponse(GatewayContext& context, boost::asio::any_io_executor executor,
                                StreamResponseSetup setup, std::shared_ptr<FrameTarget> target)
     : context_(context),
@@ -78,7 +87,13 @@ void StreamResponse::start(PreparedRequest request, KeyUse use) {
                                   std::move(use));
 }
 
-void StreamResponse::cancel() {
+void StreamResponse::cancel(const FrameTarget* asker) {
+  if (target_.get() != asker) return;
+  if (ended_) return lift_credits();  // nothing to stop, but its place is wanted
+  stop_generation();
+}
+
+void StreamResponse::stop_generation() {
   if (generation_) generation_->cancel();
 }
 
@@ -91,7 +106,7 @@ void StreamResponse::detach(const FrameTarget* target, bool client_closed) {
   if (client_closed || !setup_.resumable) {
     setup_.resumable = false;
     client_gone_ = true;
-    return cancel();
+    return stop_generation();
   }
   if (generation_) generation_->set_wanted(false);
   expire_after(context_.options.stream.detach_grace);
@@ -112,11 +127,7 @@ std::string StreamResponse::refusal(const StreamClaim& claim) const {
   }
   const int64_t newest = log_.next_seq() - 1;
   if (claim.last_seq > newest) {
-    const auto error = make_error(Errc::invalid_argument, "last_seq: the newest event is " +
-                                                              std::to_string(newest) + ", got " +
-                                                              std::to_string(claim.last_seq));
-    return error_event(to_api_error(error), claim.client_event_id,
-                       named + field("newest_seq", std::to_string(newest)));
+    return no_such_event(id(), claim.last_seq, newest, claim.client_event_id);
   }
   const bool has_it_already = !claim.resumes && target_ == claim.target;
   if (!has_it_already && claim.last_seq + 1 < log_.oldest_seq()) {
@@ -158,7 +169,7 @@ void StreamResponse::attach(StreamClaim claim) {
 void StreamResponse::give_up() {
   if (ended_ || target_) return;
   client_gone_ = true;
-  cancel();
+  stop_generation();
 }
 
 void StreamResponse::expire_after(std::chrono::milliseconds time) {
@@ -174,18 +185,42 @@ void StreamResponse::expire_after(std::chrono::milliseconds time) {
 // --- events ----------------------------------------------------------------------------------------------
 
 void StreamResponse::add(std::string type, std::string fields) {
+  const auto bytes = static_cast<int64_t>(sizeof(Pending) + fields.size());
   pending_.push_back({std::move(type), std::move(fields), false, {}, {}});
+  hold(pending_.back(), bytes);
 }
 
 void StreamResponse::add_delta(std::string type, std::string fields, Choice& choice,
                                const std::string& text) {
-  const bool merges = !pending_.empty() && pending_.back().is_delta &&
-                      pending_.back().type == type && pending_.back().fields == fields;
-  if (!merges) pending_.push_back({std::move(type), std::move(fields), true, {}, {}});
-  Pending& event = pending_.back();
-  event.delta += text;
-  event.tokens.insert(event.tokens.end(), choice.tokens.begin(), choice.tokens.end());
+  Pending* event = waiting_delta(type, fields);
+  if (event == nullptr) {
+    add(std::move(type), std::move(fields));
+    event = &pending_.back();
+    event->is_delta = true;
+  }
+  event->delta += text;
+  auto bytes = static_cast<int64_t>(text.size());
+  for (const TokenReport& report : choice.tokens) {
+    bytes +=
+        static_cast<int64_t>(sizeof report + report.token.top.size() * sizeof report.token.top[0]);
+  }
+  hold(*event, bytes);
+  event->tokens.insert(event->tokens.end(), choice.tokens.begin(), choice.tokens.end());
   choice.tokens.clear();
+}
+
+StreamResponse::Pending* StreamResponse::waiting_delta(const std::string& type,
+                                                       const std::string& fields) {
+  // Each choice has one delta at most behind the last other event: the search is short.
+  for (auto event = pending_.rbegin(); event != pending_.rend() && event->is_delta; ++event) {
+    if (event->fields == fields) return event->type == type ? &*event : nullptr;
+  }
+  return nullptr;
+}
+
+void StreamResponse::hold(Pending& event, int64_t bytes) {
+  event.bytes += bytes;
+  held_bytes_ += bytes;
 }
 
 void StreamResponse::on_queued(int64_t position) {
@@ -219,14 +254,7 @@ void StreamResponse::on_replay() { add("response.progress", text_field("stage", 
 void StreamResponse::on_piece(int64_t index, const TextPiece& piece) {
   Choice& choice = choices_[static_cast<size_t>(index)];
   choice.tokens.insert(choice.tokens.end(), piece.tokens.begin(), piece.tokens.end());
-  for (const model::OutputSegment& segment : piece.segments) {
-    held_bytes_ += static_cast<int64_t>(segment.text.size());
-    add_segment(index, segment);
-  }
-  for (const TokenReport& report : piece.tokens) {
-    held_bytes_ +=
-        static_cast<int64_t>(sizeof report + report.token.top.size() * sizeof report.token.top[0]);
-  }
+  for (const model::OutputSegment& segment : piece.segments) add_segment(index, segment);
 }
 
 void StreamResponse::add_segment(int64_t index, const model::OutputSegment& segment) {
@@ -299,7 +327,8 @@ void StreamResponse::on_end(EndStatus status, const Usage& usage,
   ended_ = true;
   generation_.reset();
   context_.detached->remove(*this);
-  if (!target_) limited_ = false;  // nobody is there whom it could be too much for
+  // Nobody is there whom it could be too much for, or nobody wants the place to stay taken until it is read.
+  if (!target_ || status == EndStatus::cancelled || status == EndStatus::failed) limited_ = false;
   flush();
   if (!settled_) expire_after(context_.options.stream.detach_grace);
 }
@@ -324,22 +353,23 @@ void StreamResponse::on_batch_end() {
   const bool too_much = limited_ && held_bytes_ > context_.options.stream.replay_max_bytes;
   if (!too_much || ended_ || std::exchange(too_slow_, true)) return;
   context_.metrics.count_slow_reader();
-  cancel();
+  stop_generation();
 }
 
 void StreamResponse::flush() {
+  if (ended_ && context_.stopping) limited_ = false;
   while (!pending_.empty() && (!limited_ || credits_ > 0)) {
     const Pending event = std::move(pending_.front());
     pending_.pop_front();
+    held_bytes_ -= event.bytes;
     if (limited_) --credits_;
     emit(event);
   }
-  if (!pending_.empty()) return;
-  held_bytes_ = 0;
-  if (ended_) settle();
+  if (pending_.empty() && ended_) settle();
 }
 
-void StreamResponse::grant(int64_t add) {
+void StreamResponse::grant(const FrameTarget* asker, int64_t add) {
+  if (target_.get() != asker) return;
   credits_ += std::min(add, kMaxCredits - std::min(credits_, kMaxCredits));
   on_batch_end();
 }

@@ -46,7 +46,8 @@ class StreamResponse final : public GenerationObserver,
                  StreamResponseSetup setup, std::shared_ptr<FrameTarget> target);
 
   void start(PreparedRequest request, KeyUse use);
-  void cancel();
+  /// `asker`: the connection that asks; only the one that has the stream may.
+  void cancel(const FrameTarget* asker);
   /// The target's connection ended: by the client's own will, which cancels, or lost, which leaves
   /// detach_grace for coming back.
   void detach(const FrameTarget* target, bool client_closed);
@@ -56,11 +57,13 @@ class StreamResponse final : public GenerationObserver,
   void attach(StreamClaim claim);
   /// Cancels if nobody has come back.
   void give_up();
-  /// The client takes `add` more events.
-  void grant(int64_t add);
+  /// The client takes `add` more events. `asker`: as in cancel().
+  void grant(const FrameTarget* asker, int64_t add);
   void acknowledge(int64_t seq) { log_.acknowledge(seq); }
   /// The target has sent what it had: merged deltas may follow.
   void on_writable() { flush(); }
+  /// The server stops: what waits at the end of an answer waits no longer.
+  void on_stopping() { flush(); }
 
   /// Runs `action` on the executor; from any thread.
   template <class Action>
@@ -80,13 +83,15 @@ class StreamResponse final : public GenerationObserver,
   void on_batch_end() override;
 
  private:
-  /// An event without its number yet; deltas that follow each other and agree in all but the text merge.
+  /// An event without its number yet. Deltas that agree in all but the text merge; between them there may be
+  /// deltas of other choices only.
   struct Pending {
     std::string type;
     std::string fields;  // ,"name":value ...
     bool is_delta = false;
     std::string delta;
     std::vector<TokenReport> tokens;
+    int64_t bytes = 0;  // that it holds, about
   };
   /// What was said about a choice so far.
   struct Choice {
@@ -101,6 +106,10 @@ class StreamResponse final : public GenerationObserver,
 
   void add(std::string type, std::string fields);
   void add_delta(std::string type, std::string fields, Choice& choice, const std::string& text);
+  /// The delta that waits with this type and these fields, and may get more text; null: none.
+  Pending* waiting_delta(const std::string& type, const std::string& fields);
+  /// `event`, which waits, holds so much more.
+  void hold(Pending& event, int64_t bytes);
   void add_segment(int64_t index, const model::OutputSegment& segment);
   void close_text(int64_t index);
   /// The error event that answers a claim; empty: granted.
@@ -112,6 +121,7 @@ class StreamResponse final : public GenerationObserver,
   /// The client's credits do not count any more.
   void lift_credits();
   void emit(const Pending& pending);
+  void stop_generation();
   void expire_after(std::chrono::milliseconds time);
 
   GatewayContext& context_;
@@ -127,7 +137,7 @@ class StreamResponse final : public GenerationObserver,
   bool send_logprobs_ = false;
   int64_t credits_ = 0;     // below zero after a resume that brought more than they allow
   bool limited_ = false;    // by credits
-  int64_t held_bytes_ = 0;  // of what waits for credits, about
+  int64_t held_bytes_ = 0;  // of pending_, about
   bool too_slow_ = false;   // cancelled because too much waited
   bool ended_ = false;      // nothing more is made
   bool settled_ = false;
@@ -143,6 +153,9 @@ std::string error_event(const ApiError& error, const std::string& client_event_i
 /// The same for the protocol's own codes, such as response_not_found.
 std::string protocol_error(std::string_view code, std::string_view message,
                            const std::string& client_event_id, const std::string& extra = {});
+/// The error event for a resume behind an event that there is not yet.
+std::string no_such_event(const std::string& response_id, int64_t last_seq, int64_t newest_seq,
+                          const std::string& client_event_id);
 std::string new_event_id();
 
 }  // namespace cedar::gateway

@@ -1,5 +1,7 @@
 // Backpressure that the client rules: events wait for credits.
 
+#include <map>
+
 #include "tests/gateway/stream_fixture.h"
 
 namespace cedar::gateway {
@@ -93,6 +95,121 @@ TEST_F(CreditsTest, TooMuchThatWaitsEndsTheAnswer) {
   const Json done = read_until(socket, "response.done").back();
   EXPECT_EQ(done["status"], "failed");
   EXPECT_EQ(done["error"]["type"], "client_too_slow");
+}
+
+// What waits counts, not what has been made: each choice's text waits while the other one's is read, and far more
+// than the bound passes through.
+TEST_F(CreditsTest, WhoKeepsUpIsNeverTooSlow) {
+  constexpr int64_t kPhases = 60;
+  constexpr int64_t kPhaseTokens = 50;
+  options_.stream.replay_max_bytes = 4000;
+  script_->answer_stops_at = kPhaseTokens;
+  answer_endlessly();
+  start();
+  WebSocket socket(port());
+  open(socket);
+  socket.send(create("resp_0001", R"("n":2,"max_tokens":)" + std::to_string(kPhases * kPhaseTokens),
+                     R"("credits":1)"));
+  std::map<int64_t, std::string> text;
+  int64_t deltas = 0;
+  Json event;
+  do {
+    event = read_event(socket);
+    ASSERT_NE(event["type"], "closed");
+    if (event["type"] == "response.content.delta") {
+      text[event["index"].get<int64_t>()] += event["delta"].get<std::string>();
+      ++deltas;
+      script_->answer_stops_at += kPhaseTokens;
+    }
+    // Each step writes a token for both choices, unless they wait.
+    const int64_t steps = script_->decoder_steps + kPhaseTokens + 5;
+    if (deltas > 0 && script_->answer_stops_at < kPhases * kPhaseTokens) {
+      ASSERT_TRUE(eventually([&] { return script_->decoder_steps >= steps; }));
+    }
+    socket.send(credit("resp_0001", 1));
+  } while (event["type"] != "response.done");
+  EXPECT_EQ(event["status"], "incomplete") << event;
+  EXPECT_EQ(text[0], words(kPhases * kPhaseTokens));
+  EXPECT_EQ(text[1], words(kPhases * kPhaseTokens));
+  EXPECT_LT(deltas, 3 * kPhases);
+}
+
+TEST_F(CreditsTest, ThoseSentRightBehindTheCreateCount) {
+  options_.stream.detach_grace = 60s;
+  start();
+  for (int i = 0; i < 20; ++i) {
+    WebSocket socket(port());
+    open(socket);
+    const std::string id = "resp_early_" + std::to_string(i);
+    const std::string named = R"("event_id":"c3","response_id":")" + id + R"(")";
+    socket.send(create(id, {}, R"("credits":1)"));
+    socket.send(credit(id, 5));
+    socket.send(R"({"type":"response.ack",)" + named + R"(,"seq":0})");
+    socket.send(R"({"type":"response.resume",)" + named + R"(,"last_seq":0})");
+    socket.send(credit(id, 1000));
+    const auto events = read_until(socket, "response.done");
+    for (const Json& event : events) ASSERT_NE(event["type"], "error") << event;
+    EXPECT_EQ(joined(events, "response.content.delta"), "Hello there, friend.");
+    socket.send_close();
+  }
+}
+
+TEST_F(CreditsTest, CancellingFreesThePlaceOfAnAnswerThatWaitsForThem) {
+  options_.stream.detach_grace = 60s;
+  options_.stream.max_in_flight = 1;
+  answer_endlessly();
+  start();
+  WebSocket socket(port());
+  open(socket);
+  const auto cancel = [&](const std::string& id) {
+    socket.send(R"({"type":"response.cancel","response_id":")" + id + R"("})");
+    return read_until(socket, "response.done");
+  };
+  // One that runs and one that has ended.
+  script_->answer_stops_at = 100;
+  socket.send(create("resp_0001", R"("max_tokens":500)", R"("credits":1)"));
+  EXPECT_EQ(read_event(socket)["type"], "response.created");
+  ASSERT_TRUE(eventually([&] { return script_->decoder_steps > 110; }));
+  auto events = cancel("resp_0001");
+  EXPECT_EQ(events.back()["status"], "cancelled");
+  EXPECT_EQ(events.back()["seq"], static_cast<int64_t>(events.size()) + 1);
+  EXPECT_TRUE(eventually([&] { return idle(); }));
+  script_->answer_stops_at = 1 << 30;
+  const int64_t steps = script_->decoder_steps;
+  socket.send(create("resp_0002", R"("max_tokens":50)", R"("credits":1)"));
+  EXPECT_EQ(read_event(socket)["type"], "response.created");
+  ASSERT_TRUE(eventually([&] { return script_->decoder_steps > steps && idle(); }));
+  events = cancel("resp_0002");
+  EXPECT_EQ(events.back()["status"], "incomplete");
+  EXPECT_EQ(joined(events, "response.content.delta"), words(50));
+  socket.send(create("resp_0003", R"("max_tokens":3)"));
+  EXPECT_EQ(read_event(socket)["type"], "response.created");
+}
+
+TEST_F(CreditsTest, AStopEndsAnswersThatWaitForThem) {
+  options_.stream.detach_grace = 60s;
+  answer_endlessly();
+  start();
+  WebSocket ended(port()), running(port());
+  open(ended);
+  open(running);
+  ended.send(create("resp_0001", R"("max_tokens":50)", R"("credits":1)"));
+  EXPECT_EQ(read_event(ended)["type"], "response.created");
+  ASSERT_TRUE(eventually([&] { return script_->decoder_steps > 0; }));
+  ASSERT_TRUE(eventually([&] { return idle(); }));
+  script_->answer_stops_at = 20;
+  running.send(create("resp_0002", R"("max_tokens":50)", R"("credits":1)"));
+  EXPECT_EQ(read_event(running)["type"], "response.created");
+  const int64_t steps = script_->decoder_steps;
+  ASSERT_TRUE(eventually([&] { return script_->decoder_steps > steps; }));
+  gateway_->begin_stop(10s);
+  EXPECT_EQ(read_until(ended, "response.done").back()["status"], "incomplete");
+  EXPECT_EQ(read_event(ended)["type"], "closed");
+  EXPECT_EQ(ended.close_code(), 1001);
+  system_->drain(0ms);
+  EXPECT_EQ(read_until(running, "response.done").back()["status"], "cancelled");
+  EXPECT_EQ(read_event(running)["type"], "closed");
+  EXPECT_EQ(running.close_code(), 1001);
 }
 
 TEST_F(CreditsTest, AResumeStartsWithThemAgain) {

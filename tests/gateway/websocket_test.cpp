@@ -187,8 +187,27 @@ TEST_F(StreamTest, BadMessagesAreErrorsAndTheSocketStaysOpen) {
   expect_error(R"({"type":"response.resume","response_id":"resp_none"})", "");
   expect_error(R"({"type":"response.resume","response_id":"resp_none","last_seq":-1})", "last_seq");
   expect_error(R"({"type":"session.update"})", "type");
+  expect_error(R"({"type":"ping","event_id":7})", "event_id");
+  expect_error(R"({"type":"ping","event_id":")" + std::string(129, 'e') + R"("})", "event_id");
   socket.send(create("resp_0002"));
   EXPECT_EQ(read_until(socket, "response.done").back()["status"], "completed");
+}
+
+TEST_F(StreamTest, AnEventIdThatIsTooLongIsRefusedByName) {
+  start();
+  WebSocket socket(port());
+  open(socket);
+  const std::string longest(128, 'e');
+  socket.send(R"({"type":"response.cancel","event_id":")" + longest +
+              R"(","response_id":"resp_none"})");
+  EXPECT_EQ(read_event(socket)["client_event_id"], longest);
+  std::string message = create("resp_0001");
+  message.replace(message.find("c1"), 2, longest + "e");
+  socket.send(message);
+  const Json error = read_event(socket);
+  EXPECT_EQ(error["error"]["message"], "event_id: must have at most 128 bytes, got 129");
+  EXPECT_EQ(error["response_id"], "resp_0001");
+  EXPECT_FALSE(error.contains("client_event_id"));
 }
 
 TEST_F(StreamTest, MalformedMessagesCloseTheSecondTime) {
@@ -375,6 +394,8 @@ TEST_F(StreamTest, AFinishedResponseIsReplayedAndACreateWithItsIdStartsNoSecondR
   const Json gap = read_event(again);
   EXPECT_EQ(gap["error"]["code"], "resume_gap");
   EXPECT_EQ(gap["oldest_seq"], 4);
+  again.send(create("resp_0001"));  // asks for the first one, too
+  EXPECT_EQ(read_event(again)["error"]["code"], "resume_gap");
   again.send(R"({"type":"response.resume","response_id":"resp_0001","last_seq":3})");
   EXPECT_EQ(read_event(again)["seq"], 4);
   EXPECT_EQ(script_->decoder_steps, steps);
