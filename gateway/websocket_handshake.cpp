@@ -26,14 +26,18 @@ bool offers_protocol(const UpgradeRequest& request) {
   return false;
 }
 
-/// False for a browser page of another origin: such a page could act in its visitor's name.
-bool same_origin(const UpgradeRequest& request) {
+/// False for a browser page of another origin: such a page could act in its visitor's name. Where this server does
+/// not encrypt, a proxy before it may, so a page of either scheme can be its own.
+bool same_origin(const UpgradeRequest& request, const HttpOptions& options) {
   const auto origin = request.find(http::field::origin);
   if (origin == request.end()) return true;  // no browser
   const auto host = request[http::field::host];
   const auto value = origin->value();
-  const size_t scheme = value.find("://");
-  return scheme != beast::string_view::npos && beast::iequals(value.substr(scheme + 3), host);
+  const size_t end = value.find("://");
+  if (end == beast::string_view::npos) return false;
+  const auto scheme = value.substr(0, end);
+  const bool plain = options.tls_certificate.empty() && beast::iequals(scheme, "http");
+  return (plain || beast::iequals(scheme, "https")) && beast::iequals(value.substr(end + 3), host);
 }
 
 /// 16 bytes in base64.
@@ -62,8 +66,11 @@ std::optional<HttpResponse> refuse_upgrade(const UpgradeRequest& request,
   if (!offers_protocol(request)) {
     return refusal(400, "Sec-WebSocket-Protocol must offer cedar.v1");
   }
+  if (request.count(http::field::origin) > 1) {
+    return refusal(400, "a request must not have several Origin headers");
+  }
   const auto origin = request[http::field::origin];
-  if (!same_origin(request) && !origin_allowed({origin.data(), origin.size()}, options)) {
+  if (!same_origin(request, options) && !origin_allowed({origin.data(), origin.size()}, options)) {
     return refusal(403, "pages of another origin may not connect");
   }
   return std::nullopt;

@@ -16,6 +16,13 @@ TEST_F(StreamTest, TheProtocolMustBeOfferedAndPagesOfOtherOriginsStayOut) {
   EXPECT_EQ(several.head().headers.at("sec-websocket-protocol"), "cedar.v1");
   EXPECT_EQ(WebSocket(port(), "cedar.v1", "Origin: http://evil.example\r\n").head().status, 403);
   EXPECT_EQ(WebSocket(port(), "cedar.v1", "Origin: http://test\r\n").head().status, 101);
+  EXPECT_EQ(WebSocket(port(), "cedar.v1", "Origin: HTTPS://test\r\n").head().status, 101);
+  EXPECT_EQ(WebSocket(port(), "cedar.v1", "Origin: x://test\r\n").head().status, 403);
+  EXPECT_EQ(WebSocket(port(), "cedar.v1", "Origin: test\r\n").head().status, 403);
+  EXPECT_EQ(WebSocket(port(), "cedar.v1", "Origin: http://test\r\nOrigin: http://evil.example\r\n")
+                .head()
+                .status,
+            400);
 }
 
 TEST_F(StreamTest, ARefusedHandshakeIsAnsweredLikeAnyError) {
