@@ -1,6 +1,7 @@
 #pragma once
 // Where the events of WebSocket responses go. All calls may come from any thread.
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -19,6 +20,13 @@ enum class CloseCode : uint16_t {
   slow_reader = 4008,
 };
 
+/// What the client of a connection may choose (session.update).
+struct SessionPace {
+  std::chrono::milliseconds ping_interval{0};
+  std::chrono::milliseconds coalesce{
+      0};  // deltas of an answer come at most once in that time; 0: at once
+};
+
 class FrameTarget {
  public:
   virtual ~FrameTarget() = default;
@@ -27,6 +35,9 @@ class FrameTarget {
   virtual void close(CloseCode code, std::string_view reason) = 0;
   /// Bytes handed to send() that the socket has not taken.
   virtual int64_t unsent_bytes() const = 0;
+  virtual void set_pace(SessionPace pace) = 0;
+  /// As last set.
+  virtual std::chrono::milliseconds coalesce() const = 0;
   /// A response that was attached here has sent its last event, or belongs to another connection now.
   virtual void response_left(const std::string& response_id) = 0;
 };

@@ -3,6 +3,7 @@
 #include <boost/asio/post.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <functional>
 #include <utility>
@@ -17,6 +18,10 @@ constexpr size_t kMaxEventIdBytes = 128;
 constexpr size_t kMaxResponseIdBytes = 64;
 /// A second message that is no message of the protocol closes the connection.
 constexpr int kMalformedLimit = 2;
+// What session.update takes.
+constexpr float kMinPingIntervalS = 1;
+constexpr float kMaxPingIntervalS = 300;
+constexpr int64_t kMaxCoalesceMs = 200;
 
 bool is_response_id(const std::string& id) {
   return id.size() >= 8 && id.size() <= kMaxResponseIdBytes &&
@@ -45,7 +50,9 @@ StreamProtocol::StreamProtocol(GatewayContext& context, boost::asio::any_io_exec
       executor_(std::move(executor)),
       target_(std::move(target)),
       key_(key),
-      session_id_(random_id("sess_")) {}
+      session_id_(random_id("sess_")) {
+  pace_.ping_interval = context.options.stream.ping_interval;
+}
 
 std::string StreamProtocol::session_created() const {
   const StreamOptions& options = context_.options.stream;
@@ -88,13 +95,10 @@ void StreamProtocol::on_message(Result<Json> parsed, std::shared_ptr<BodyLease> 
     }
     return send(pong + '}');
   }
-  if (type == "session.update") {
-    return refuse(make_error(Errc::unsupported, "type: this server does not take " + type),
-                  event_id);
-  }
+  if (type == "session.update") return update_session(message, event_id);
   malformed(
       "type: must be response.create, response.cancel, response.resume, response.ack, "
-      "response.credit or ping",
+      "response.credit, session.update or ping",
       event_id);
 }
 
@@ -310,6 +314,24 @@ void StreamProtocol::cancel_all() {
   for (const auto& [id, response] : std::unordered_map(attached_)) {
     response->post([target = target_.lock()](StreamResponse& r) { r.cancel(target.get()); });
   }
+}
+
+void StreamProtocol::update_session(const Json& message, const std::string& event_id) {
+  FieldReader fields(message);
+  float ping_interval_s = std::chrono::duration<float>(pace_.ping_interval).count();
+  int64_t coalesce_ms = pace_.coalesce.count();
+  fields.number("ping_interval_s", kMinPingIntervalS, kMaxPingIntervalS, ping_interval_s);
+  fields.integer("coalesce_ms", 0, kMaxCoalesceMs, coalesce_ms);
+  if (!fields.status()) return refuse(fields.status().error(), event_id);
+  if (fields.find("ping_interval_s") != nullptr) {
+    pace_.ping_interval = std::chrono::milliseconds(std::lround(ping_interval_s * 1000));
+  }
+  pace_.coalesce = std::chrono::milliseconds(coalesce_ms);
+  if (const auto target = target_.lock()) target->set_pace(pace_);
+  std::string event = R"({"type":"session.updated","event_id":)" + json_string(new_event_id());
+  if (!event_id.empty()) event += R"(,"client_event_id":)" + json_string(event_id);
+  send(event + R"(,"ping_interval_s":)" + seconds(pace_.ping_interval) + R"(,"coalesce_ms":)" +
+       std::to_string(coalesce_ms) + '}');
 }
 
 void StreamProtocol::send(std::string frame) {

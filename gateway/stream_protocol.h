@@ -57,6 +57,7 @@ class StreamProtocol : public std::enable_shared_from_this<StreamProtocol> {
   void resume(const Json& message, const std::string& event_id);
   void acknowledge(const Json& message, const std::string& event_id);
   void grant(const Json& message, const std::string& event_id);
+  void update_session(const Json& message, const std::string& event_id);
   void malformed(const std::string& problem, const std::string& event_id);
   void attach(const std::shared_ptr<StreamResponse>& response, StreamClaim claim);
   void attach_again(const std::shared_ptr<StreamResponse>& response,
@@ -73,6 +74,7 @@ class StreamProtocol : public std::enable_shared_from_this<StreamProtocol> {
   std::weak_ptr<FrameTarget> target_;
   KeyAccount* key_;  // null where none is asked for
   std::string session_id_;
+  SessionPace pace_;
   std::unordered_map<std::string, std::shared_ptr<StreamResponse>> attached_;
   std::unordered_map<std::string, Preparing> preparing_;
   int malformed_messages_ = 0;

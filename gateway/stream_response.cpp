@@ -70,7 +70,8 @@ StreamResponse::StreamResponse(GatewayContext& context, boost::asio::any_io_exec
       tokenizer_(context.card.tokenizer),
       credits_(setup_.credits),
       limited_(setup_.credits > 0),
-      timer_(executor_) {}
+      timer_(executor_),
+      coalesce_timer_(executor_) {}
 
 void StreamResponse::start(PreparedRequest request, KeyUse use) {
   choices_.resize(static_cast<size_t>(request.api.choices));
@@ -349,11 +350,28 @@ void StreamResponse::on_batch_end() {
   // A reader that lags gets fewer, longer deltas: they merge until its socket has taken the rest.
   const bool lagging =
       target_ && target_->unsent_bytes() > context_.options.stream.merge_unsent_bytes;
-  if (!lagging || ended_) flush();
+  if (ended_ || !(lagging || coalesces())) flush();
   const bool too_much = limited_ && held_bytes_ > context_.options.stream.replay_max_bytes;
   if (!too_much || ended_ || std::exchange(too_slow_, true)) return;
   context_.metrics.count_slow_reader();
   stop_generation();
+}
+
+bool StreamResponse::coalesces() {
+  const auto time = target_ ? target_->coalesce() : std::chrono::milliseconds(0);
+  if (time.count() == 0 || pending_.empty()) return false;
+  // Only deltas can become one, and the first of them is what a person waits for.
+  const bool only_deltas = std::all_of(pending_.begin(), pending_.end(),
+                                       [](const Pending& event) { return event.is_delta; });
+  const auto due = last_delta_ + time;
+  if (!only_deltas || std::chrono::steady_clock::now() >= due) return false;
+  if (std::exchange(coalescing_, true)) return true;
+  coalesce_timer_.expires_at(due);
+  coalesce_timer_.async_wait([self = shared_from_this()](boost::system::error_code error) {
+    self->coalescing_ = false;
+    if (!error) self->on_batch_end();
+  });
+  return true;
 }
 
 void StreamResponse::flush() {
@@ -383,7 +401,10 @@ void StreamResponse::emit(const Pending& pending) {
   std::string event = "{\"type\":" + json_string(pending.type) +
                       text_field("event_id", new_event_id()) + text_field("response_id", id()) +
                       field("seq", std::to_string(log_.next_seq())) + pending.fields;
-  if (pending.is_delta) event += text_field("delta", pending.delta);
+  if (pending.is_delta) {
+    event += text_field("delta", pending.delta);
+    last_delta_ = std::chrono::steady_clock::now();
+  }
   if (send_token_ids_ && !pending.tokens.empty())
     event += field("token_ids", token_ids_json(pending.tokens));
   if (send_logprobs_ && !pending.tokens.empty()) {

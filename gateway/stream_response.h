@@ -116,6 +116,8 @@ class StreamResponse final : public GenerationObserver,
   std::string refusal(const StreamClaim& claim) const;
   /// Numbers and sends what waits, as far as the credits reach.
   void flush();
+  /// Whether deltas wait because the connection wants them less often; a timer ends that.
+  bool coalesces();
   /// The last event has its number: the response is kept for resuming, or forgotten.
   void settle();
   /// The client's credits do not count any more.
@@ -144,7 +146,10 @@ class StreamResponse final : public GenerationObserver,
   bool client_gone_ = false;  // cancelled because nobody came back
   std::chrono::steady_clock::time_point last_queued_;
   std::chrono::steady_clock::time_point last_progress_;
+  std::chrono::steady_clock::time_point last_delta_;
   boost::asio::steady_timer timer_;  // grace while detached, time to live after the end
+  boost::asio::steady_timer coalesce_timer_;
+  bool coalescing_ = false;  // the timer runs
 };
 
 /// An error event: no number, the socket stays open. `extra`: further fields of the event.

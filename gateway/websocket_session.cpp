@@ -35,7 +35,8 @@ WebSocketSession::WebSocketSession(GatewayContext& context, AnyStream stream,
       lease_(context.bodies),
       message_timer_(ws_.get_executor()),
       tick_timer_(ws_.get_executor()),
-      write_timer_(ws_.get_executor()) {
+      write_timer_(ws_.get_executor()),
+      ping_interval_(context.options.stream.ping_interval) {
   context_.metrics.connection_opened();
 }
 
@@ -296,10 +297,18 @@ void WebSocketSession::drop(bool client_closed) {
 // --- time ------------------------------------------------------------------------------------------------
 
 void WebSocketSession::schedule_tick() {
-  const auto& options = context_.options.stream;
-  tick_timer_.expires_after(std::min(options.ping_interval, options.idle_timeout));
+  tick_timer_.expires_after(std::min(ping_interval_, context_.options.stream.idle_timeout));
   tick_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
     if (!error && !self->dropped_) self->tick();
+  });
+}
+
+void WebSocketSession::set_pace(SessionPace pace) {
+  coalesce_ms_.store(pace.coalesce.count(), std::memory_order_relaxed);
+  asio::dispatch(executor(), [self = shared_from_this(), interval = pace.ping_interval] {
+    if (self->dropped_ || interval == self->ping_interval_) return;
+    self->ping_interval_ = interval;
+    self->schedule_tick();  // in place of the one that waits
   });
 }
 

@@ -38,6 +38,10 @@ class WebSocketSession final : public FrameTarget,
   void send(std::string frame) override;
   void close(CloseCode code, std::string_view reason) override;
   int64_t unsent_bytes() const override { return unsent_bytes_.load(std::memory_order_relaxed); }
+  void set_pace(SessionPace pace) override;
+  std::chrono::milliseconds coalesce() const override {
+    return std::chrono::milliseconds(coalesce_ms_.load(std::memory_order_relaxed));
+  }
   void response_left(const std::string& response_id) override;
 
   void stop_soon() override;
@@ -80,6 +84,8 @@ class WebSocketSession final : public FrameTarget,
   UpgradeRequest request_;
   std::deque<std::string> outbox_;  // the first is being written while writing_
   std::atomic<int64_t> unsent_bytes_{0};
+  std::atomic<int64_t> coalesce_ms_{0};
+  std::chrono::milliseconds ping_interval_;
   std::chrono::steady_clock::time_point last_activity_;
   int missed_pongs_ = 0;
   CloseCode close_code_ = CloseCode::normal;

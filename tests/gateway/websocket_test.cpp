@@ -186,9 +186,11 @@ TEST_F(StreamTest, BadMessagesAreErrorsAndTheSocketStaysOpen) {
   expect_error(create("resp_0001", {}, R"("credits":"x")"), "credits");
   expect_error(R"({"type":"response.resume","response_id":"resp_none"})", "");
   expect_error(R"({"type":"response.resume","response_id":"resp_none","last_seq":-1})", "last_seq");
-  expect_error(R"({"type":"session.update"})", "type");
   expect_error(R"({"type":"ping","event_id":7})", "event_id");
   expect_error(R"({"type":"ping","event_id":")" + std::string(129, 'e') + R"("})", "event_id");
+  expect_error(R"({"type":"session.update","coalesce_ms":201})", "coalesce_ms");
+  expect_error(R"({"type":"session.update","ping_interval_s":0})", "ping_interval_s");
+  expect_error(R"({"type":"session.update","ping_interval_s":"x"})", "ping_interval_s");
   socket.send(create("resp_0002"));
   EXPECT_EQ(read_until(socket, "response.done").back()["status"], "completed");
 }
