@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/commands.h"
+#include "apps/serve_options.h"
 #include "config/cluster_config.h"
 #include "config/serve_config.h"
 #include "core/text_file.h"
@@ -19,9 +20,11 @@ constexpr const char* kUsage =
     "       cedar config show FILE NODE\n"
     "       cedar config describe\n"
     "\n"
-    "check     reads a file for `cedar node` or `cedar serve` and says what is wrong with it: exit "
-    "status 0 when\n"
-    "          nothing is, 1 otherwise\n"
+    "check     reads a file for `cedar node` or `cedar serve` and says what is wrong with it, for "
+    "`cedar serve`\n"
+    "          also with the keys and the certificate that it names: exit status 0 when nothing "
+    "is, "
+    "1 otherwise\n"
     "show      what holds for a node of a cluster, defaults filled in, as TOML\n"
     "describe  every setting with its default and what is allowed, as Markdown (docs/config.md)\n";
 
@@ -64,8 +67,17 @@ int check(const std::string& path) {
   const auto text = read_text_file(path, FileKind::any);
   if (!text) return complain(text.error());
   if (config::is_cluster_config(*text)) return check_cluster(path);
-  const auto config = config::parse_serve_config(*text, path);
+  auto config = config::parse_serve_config(*text, path);
   if (!config) return complain(config.error());
+  config::resolve_paths(*config, path);
+  if (const auto options = gateway_options(*config); !options) return complain(options.error());
+  if (const std::string& model = config->model.directory; !model.empty()) {
+    const auto content = read_text_file(model + "/config.json");
+    if (!content) {
+      return complain(
+          make_error(Errc::invalid_config, "model.directory: " + content.error().context));
+    }
+  }
   std::printf("%s: settings of cedar serve, nothing wrong\n", path.c_str());
   return 0;
 }
@@ -86,14 +98,18 @@ int show(const std::string& path, const std::string& name) {
 
 int run_config(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "";
+  bool help = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    help = help || word == "--help" || word == "-h";
+  }
   if (what == "describe" && argc == 2) {
     std::fputs(config::describe_serve_config().c_str(), stdout);
     std::fputs(config::describe_cluster_config().c_str(), stdout);
     return 0;
   }
-  if (what == "check" && argc == 3) return check(argv[2]);
-  if (what == "show" && argc == 4) return show(argv[2], argv[3]);
-  const bool help = what == "--help" || what == "-h";
+  if (what == "check" && argc == 3 && !help) return check(argv[2]);
+  if (what == "show" && argc == 4 && !help) return show(argv[2], argv[3]);
   std::fputs(kUsage, help ? stdout : stderr);
   return help ? 0 : 2;
 }

@@ -23,7 +23,8 @@ constexpr Entry kCommands[] = {
 #endif
     {"generate", "answer one prompt or a file of prompts, no server", cedar::apps::run_generate},
     {"inspect", "what a checkpoint holds", cedar::apps::run_inspect},
-    {"bench", "measure kernels, or a whole model", cedar::apps::run_bench},
+    {"bench", "measure kernels, a model, a running server (serve), links (transport)",
+     cedar::apps::run_bench},
     {"verify", "compare the engine with golden values", cedar::apps::run_verify},
 };
 

@@ -4,7 +4,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -94,8 +93,9 @@ class Watch {
 };
 
 int run(const config::ClusterConfig& config, const config::NodeSettings& node) {
-  StopSignals signals;
   const config::ServeConfig serve = config.serve_config(node);
+  const bool has_certificate = node.has("gateway") && !serve.http.tls_certificate.empty();
+  StopSignals signals(has_certificate ? Hangup::reloads : Hangup::stops);
   auto options = node_options(config, node);
   if (!options) {
     fail(options.error().context);
@@ -160,8 +160,7 @@ int run(const config::ClusterConfig& config, const config::NodeSettings& node) {
     if (reloaded) log::info("node", "certificate read again");
     if (!reloaded) log::warn("node", "certificate kept", {{"reason", reloaded.error().context}});
   };
-  const bool has_certificate = is_gateway && !serve.http.tls_certificate.empty();
-  const char* signal = signals.wait(has_certificate ? reload : std::function<void()>());
+  const char* signal = signals.wait(reload);
   log::info("node", "stopping", {{"signal", signal}});
   const auto reason = watch.reason();
   const Milliseconds grace(reason       ? 0

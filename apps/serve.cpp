@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
-#include <functional>
 #include <optional>
 #include <string>
 
@@ -103,7 +102,8 @@ Result<config::ServeConfig> read_config(const Arguments& a) {
 }
 
 int serve(const config::ServeConfig& c) {
-  StopSignals signals;
+  const bool has_certificate = !c.http.tls_certificate.empty();
+  StopSignals signals(has_certificate ? Hangup::reloads : Hangup::stops);
   // Before the model, which takes minutes to load: mistakes are told at once.
   const auto access = gateway_options(c);
   if (!access) {
@@ -137,19 +137,19 @@ int serve(const config::ServeConfig& c) {
   if (!started) return fail(started.error().message());
   gateway = std::move(*started);
 
-  const char* scheme = c.http.tls_certificate.empty() ? "http" : "https";
-  std::printf("cedar serves %s on %s://%s:%u (context %lld tokens, %d threads)\n",
-              card.name.c_str(), scheme, c.http.host.c_str(),
-              static_cast<unsigned>(gateway->port()), static_cast<long long>(card.context_tokens),
-              threads);
+  const char* scheme = has_certificate ? "https" : "http";
+  std::printf(
+      "cedar serves %s on %s://%s:%u (context %lld tokens, %d threads)\n", card.name.c_str(),
+      scheme,
+      (c.http.host.find(':') == std::string::npos ? c.http.host : '[' + c.http.host + ']').c_str(),
+      static_cast<unsigned>(gateway->port()), static_cast<long long>(card.context_tokens), threads);
   std::fflush(stdout);
   const auto reload = [&gateway] {
     const Status reloaded = gateway->reload_certificate();
     if (reloaded) log::info("serve", "certificate read again");
     if (!reloaded) log::warn("serve", "certificate kept", {{"reason", reloaded.error().context}});
   };
-  const bool has_certificate = !c.http.tls_certificate.empty();
-  const char* signal = signals.wait(has_certificate ? reload : std::function<void()>());
+  const char* signal = signals.wait(reload);
   log::info("serve", "stopping", {{"signal", signal}});
   const Milliseconds grace(c.http.shutdown_grace_ms);
   gateway->begin_stop(grace);

@@ -1,5 +1,7 @@
 #include "apps/serve_access.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
@@ -55,8 +57,10 @@ Result<gateway::KeyDigest> read_digest(const config::KeySettings& key, const std
   }
   if (!key.file.empty()) {
     const std::string where = path + ".file: " + key.file;
-    const auto text = read_text_file(key.file, FileKind::any);
-    if (!text) return make_error(Errc::invalid_config, where + ": " + text.error().message());
+    const auto text = read_text_file(key.file);
+    if (!text) {
+      return make_error(Errc::invalid_config, path + ".file: " + text.error().context);
+    }
     return digest_of_key(first_line(*text), where);
   }
   const std::string where = path + ".env: " + key.env;
@@ -100,6 +104,16 @@ Result<std::vector<gateway::ApiKey>> read_api_keys(const std::vector<config::Key
   return result;
 }
 
+Status check_address(const std::string& host) {
+  in6_addr address{};
+  if (host == "localhost" || inet_pton(AF_INET, host.c_str(), &address) == 1 ||
+      inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &address) == 1) {
+    return {};
+  }
+  return make_error(Errc::invalid_config,
+                    "http.host must be an IP address or localhost, got \"" + host + '"');
+}
+
 Status check_origins(const std::vector<std::string>& origins) {
   for (const std::string& origin : origins) {
     if (!is_origin(origin)) {
@@ -107,6 +121,18 @@ Status check_origins(const std::vector<std::string>& origins) {
           Errc::invalid_config,
           "http.allowed_origins must hold origins such as https://host:port, or *, got \"" +
               origin + '"');
+    }
+  }
+  return {};
+}
+
+Status check_hosts(const std::vector<std::string>& hosts) {
+  for (const std::string& host : hosts) {
+    if (host.empty() || host.find_first_of("/?#:@ \t") != std::string::npos) {
+      return make_error(
+          Errc::invalid_config,
+          "http.allowed_hosts must hold names such as cedar.example, without a port, or *, got \"" +
+              host + '"');
     }
   }
   return {};

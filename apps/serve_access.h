@@ -13,7 +13,13 @@ namespace cedar::apps {
 /// looked for, never what was found there.
 Result<std::vector<gateway::ApiKey>> read_api_keys(const std::vector<config::KeySettings>& keys);
 
+/// The address to listen on. Errors: invalid_config naming it.
+Status check_address(const std::string& host);
+
 /// Errors: invalid_config naming the origin.
 Status check_origins(const std::vector<std::string>& origins);
+
+/// Errors: invalid_config naming the host.
+Status check_hosts(const std::vector<std::string>& hosts);
 
 }  // namespace cedar::apps

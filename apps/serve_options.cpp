@@ -30,6 +30,7 @@ actors::SystemOptions system_options(const config::ServeConfig& c, Device device
 Result<gateway::GatewayOptions> gateway_options(const config::ServeConfig& c) {
   gateway::GatewayOptions options;
   gateway::HttpOptions& http = options.http;
+  CEDAR_CHECK_OK(check_address(c.http.host));
   http.host = c.http.host;
   http.port = static_cast<uint16_t>(c.http.port);
   http.io_threads = static_cast<int>(c.http.io_threads);
@@ -52,6 +53,8 @@ Result<gateway::GatewayOptions> gateway_options(const config::ServeConfig& c) {
   }
   CEDAR_CHECK_OK(check_origins(c.http.allowed_origins));
   http.allowed_origins = c.http.allowed_origins;
+  CEDAR_CHECK_OK(check_hosts(c.http.allowed_hosts));
+  http.allowed_hosts = c.http.allowed_hosts;
   http.metrics_need_key = c.http.metrics == "key";
   CEDAR_TRY(options.keys, read_api_keys(c.keys));
   gateway::StreamOptions& stream = options.stream;

@@ -1,7 +1,6 @@
 #include "config/cluster_config.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <span>
 #include <utility>
@@ -15,8 +14,6 @@
 
 namespace cedar::config {
 namespace {
-
-namespace fs = std::filesystem;
 
 NodeSettings node_defaults(const ServeConfig& serve) {
   NodeSettings node;
@@ -169,11 +166,6 @@ class ClusterChecker : public SettingsChecker {
   std::map<std::string, std::string> addresses_;  // host:port -> who has it
 };
 
-std::string beside(const fs::path& file, const std::string& path) {
-  if (path.empty() || fs::path(path).is_absolute()) return path;
-  return (file.parent_path() / path).lexically_normal().string();
-}
-
 }  // namespace
 
 bool NodeSettings::has(std::string_view role) const {
@@ -269,10 +261,7 @@ Result<ClusterConfig> load_cluster_config(const std::string& path) {
   resolve(config.tls.certificate);
   resolve(config.tls.key);
   resolve(config.tls.authority);
-  resolve(config.serve.model.directory);
-  resolve(config.serve.http.tls_certificate);
-  resolve(config.serve.http.tls_key);
-  for (KeySettings& key : config.serve.keys) resolve(key.file);
+  resolve_paths(config.serve, path);
   for (NodeSettings& node : config.nodes) resolve(node.model_directory);
   return config;
 }

@@ -56,6 +56,7 @@ struct HttpSettings {
   std::string tls_key;          // PEM file
   int64_t tls_handshake_timeout_ms = 10000;
   std::vector<std::string> allowed_origins;  // of web pages; none: only the server's own page
+  std::vector<std::string> allowed_hosts;    // names besides localhost, for a server on loopback
   std::string metrics = "open";  // "open" or "key": whether /metrics asks for an API key
 };
 
@@ -93,7 +94,11 @@ struct ServeConfig {
 /// Errors: invalid_config naming the key, its value and what is allowed; unknown keys are errors too.
 /// `source` is the name used in messages.
 Result<ServeConfig> parse_serve_config(std::string_view toml_text, const std::string& source);
-/// Errors: also not_found and io_error.
+/// `path` as a setting of `file` means it: relative ones are relative to the file. Empty ones stay.
+std::string beside(const std::string& file, const std::string& path);
+/// The same for every setting that is a path.
+void resolve_paths(ServeConfig& config, const std::string& file);
+/// With the paths resolved. Errors: also not_found and io_error.
 Result<ServeConfig> load_serve_config(const std::string& path);
 /// Checks values that did not come from a file (command line). Errors as parse_serve_config.
 Status validate(const ServeConfig& config);

@@ -74,6 +74,8 @@ void visit_settings(Config& c, Visitor& v) {
             "for a TLS handshake");
   v.texts("allowed_origins", c.http.allowed_origins,
           "web pages that may use the API from elsewhere (CORS), as https://host:port, or *");
+  v.texts("allowed_hosts", c.http.allowed_hosts,
+          "names in Host besides localhost, asked of a server on loopback without API keys; or *");
   v.choice("metrics", c.http.metrics, {"open", "key"}, "whether /metrics asks for an API key");
 
   v.table("stream");

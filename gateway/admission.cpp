@@ -1,5 +1,6 @@
 #include "gateway/admission.h"
 
+#include <boost/asio/ip/address.hpp>
 #include <boost/beast/http/rfc7230.hpp>
 
 #include <algorithm>
@@ -21,6 +22,58 @@ std::string_view trimmed(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
   return text;
+}
+
+/// Whether the end of the body is known for certain. The parser takes a coding that it does not know for "no body", after
+/// which the body would be read as further requests (RFC 9112, section 6.3).
+bool framing_is_clear(const RequestHeader& header) {
+  const size_t codings = header.count(http::field::transfer_encoding);
+  if (codings == 0) return true;
+  return codings == 1 && header.version() >= 11 &&
+         beast::iequals(header[http::field::transfer_encoding], "chunked");
+}
+
+/// "localhost" of "localhost:8080", "::1" of "[::1]:8080".
+std::string_view host_name(std::string_view host) {
+  if (!host.empty() && host.front() == '[') return host.substr(1, host.find(']') - 1);
+  return host.substr(0, host.find(':'));
+}
+
+bool is_loopback(std::string_view host) {
+  if (beast::iequals({host.data(), host.size()}, "localhost")) return true;
+  boost::system::error_code error;
+  const auto address = boost::asio::ip::make_address(std::string(host), error);
+  return !error && address.is_loopback();
+}
+
+/// A server that only this machine can reach trusts whoever reaches it, and the pages in this machine's browsers do: those
+/// of a site whose name was made to point here (DNS rebinding) are of the same origin as this server, under that name.
+bool host_fits(const RequestHeader& header, const GatewayContext& context) {
+  if (context.keys.required() || !is_loopback(context.options.http.host)) return true;
+  const auto field = header.find(http::field::host);
+  if (field == header.end()) return true;  // HTTP/1.0, no browser
+  const std::string_view name = host_name(view(field->value()));
+  const auto& allowed = context.options.http.allowed_hosts;
+  return is_loopback(name) ||
+         std::any_of(allowed.begin(), allowed.end(), [&](const std::string& one) {
+           return one == "*" ||
+                  beast::iequals({one.data(), one.size()}, {name.data(), name.size()});
+         });
+}
+
+/// False for what a page of another site sends: browsers send some requests without asking first.
+bool origin_fits(const RequestHeader& header, const HttpOptions& options) {
+  if (header.method() != http::verb::post) return true;
+  const auto field = header.find(http::field::origin);
+  if (field == header.end()) return true;  // no browser
+  const std::string_view origin = view(field->value());
+  if (header.count(http::field::origin) > 1) return false;
+  if (origin_allowed(origin, options)) return true;
+  const size_t scheme = origin.find("://");
+  if (scheme == std::string_view::npos) return false;
+  const auto name = field->value().substr(0, scheme);
+  return (beast::iequals(name, "http") || beast::iequals(name, "https")) &&
+         beast::iequals(field->value().substr(scheme + 3), header[http::field::host]);
 }
 
 /// The key of "Authorization: Bearer KEY"; for WebSockets also that of a protocol "bearer.KEY", because pages cannot set
@@ -83,8 +136,18 @@ std::optional<ApiError> admit(const RequestHeader& header, const Route& route,
   if (!origin.empty() && origin_allowed(origin, context.options.http)) {
     admission.allow_origin = origin;
   }
-  if (header.version() >= 11 && header.count(http::field::host) != 1) {
-    return http_error(400, "an HTTP/1.1 request must have one Host header");
+  if (!framing_is_clear(header)) {
+    return http_error(400, "Transfer-Encoding must be chunked, once and alone, in HTTP/1.1");
+  }
+  const size_t hosts = header.count(http::field::host);
+  if (hosts > 1 || (hosts == 0 && header.version() >= 11)) {
+    return http_error(400, "a request must have one Host header");
+  }
+  if (!host_fits(header, context)) {
+    return http_error(403, "Host is no name of this server: see http.allowed_hosts");
+  }
+  if (!origin_fits(header, context.options.http)) {
+    return http_error(403, "pages of another origin may not ask: see http.allowed_origins");
   }
   if (needs_key(route.endpoint, context)) {
     const std::string key = presented_key(header, route.endpoint);

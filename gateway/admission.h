@@ -1,6 +1,6 @@
 #pragma once
-// What a request's header must satisfy before its body is read: one Host, a known API key, an encoding that is
-// understood. Also which pages of other origins may look at the answer (CORS).
+// What a request's header must satisfy before its body is read: one Host, which is this server's, no page of another site
+// behind it, a known API key, an encoding that is understood. Also which pages of other origins may look at the answer (CORS).
 
 #include <boost/beast/http/fields.hpp>
 #include <boost/beast/http/message.hpp>

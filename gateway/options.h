@@ -42,6 +42,8 @@ struct HttpOptions {
   std::chrono::milliseconds tls_handshake_timeout{10000};
   std::vector<std::string>
       allowed_origins;  // of pages, "https://host:port" or "*"; none: CORS is off
+  // Names of this server besides localhost, or "*"; they matter on loopback without API keys.
+  std::vector<std::string> allowed_hosts;
   bool metrics_need_key = false;
 };
 

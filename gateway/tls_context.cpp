@@ -1,6 +1,7 @@
 #include "gateway/tls_context.h"
 
 #include <openssl/err.h>
+#include <openssl/pem.h>
 #include <openssl/ssl.h>
 
 #include <cstring>
@@ -43,25 +44,71 @@ int choose_protocol(SSL*, const unsigned char** out, unsigned char* out_size,
   return SSL_TLSEXT_ERR_NOACK;
 }
 
-Status check_readable(const char* setting, const std::string& file) {
-  if (const auto text = read_text_file(file, FileKind::any); !text) {
+/// A file's text, for OpenSSL to read from memory: what it opened by name could be a pipe that nobody writes to, and
+/// another file than the one that was looked at.
+class PemText {
+ public:
+  explicit PemText(std::string text)
+      : text_(std::move(text)),
+        bio_(BIO_new_mem_buf(text_.data(), static_cast<int>(text_.size()))) {}
+  ~PemText() {
+    BIO_free(bio_);
+    OPENSSL_cleanse(text_.data(), text_.size());
+  }
+  PemText(const PemText&) = delete;
+  PemText& operator=(const PemText&) = delete;
+  BIO* bio() { return bio_; }
+
+ private:
+  std::string text_;
+  BIO* bio_;
+};
+
+Result<std::unique_ptr<PemText>> read_pem(const char* setting, const std::string& file) {
+  auto text = read_text_file(file);
+  if (!text) {
     return make_error(Errc::invalid_config, std::string(setting) + ": " + text.error().context);
   }
-  return {};
+  return std::make_unique<PemText>(std::move(*text));
+}
+
+/// The server's certificate, then those of its issuers. False: OpenSSL's newest error says why.
+bool use_certificates(SSL_CTX* context, BIO* bio) {
+  X509* own = PEM_read_bio_X509_AUX(bio, nullptr, no_password, nullptr);
+  const bool used = own != nullptr && SSL_CTX_use_certificate(context, own) == 1;
+  X509_free(own);
+  if (!used) return false;
+  while (X509* issuer = PEM_read_bio_X509(bio, nullptr, no_password, nullptr)) {
+    if (SSL_CTX_add0_chain_cert(context, issuer) == 1) continue;
+    X509_free(issuer);
+    return false;
+  }
+  const unsigned long code = ERR_peek_last_error();
+  if (ERR_GET_LIB(code) != ERR_LIB_PEM || ERR_GET_REASON(code) != PEM_R_NO_START_LINE) return false;
+  ERR_clear_error();  // the end of the file
+  return true;
+}
+
+bool use_key(SSL_CTX* context, BIO* bio) {
+  EVP_PKEY* key = PEM_read_bio_PrivateKey(bio, nullptr, no_password, nullptr);
+  const bool used = key != nullptr && SSL_CTX_use_PrivateKey(context, key) == 1;
+  EVP_PKEY_free(key);
+  return used;
 }
 
 Status load_files(SSL_CTX* context, const std::string& certificate_file,
                   const std::string& key_file) {
-  CEDAR_CHECK_OK(check_readable(kCertificate, certificate_file));
-  CEDAR_CHECK_OK(check_readable(kKey, key_file));
+  CEDAR_TRY(const auto certificates, read_pem(kCertificate, certificate_file));
+  CEDAR_TRY(const auto key, read_pem(kKey, key_file));
   ERR_clear_error();
-  if (SSL_CTX_use_certificate_chain_file(context, certificate_file.c_str()) != 1) {
+  if (!use_certificates(context, certificates->bio())) {
     return bad_file(kCertificate, certificate_file,
                     "no PEM certificate (" + openssl_reason() + ')');
   }
-  if (SSL_CTX_use_PrivateKey_file(context, key_file.c_str(), SSL_FILETYPE_PEM) != 1) {
-    if (ERR_GET_REASON(ERR_peek_last_error()) == X509_R_KEY_VALUES_MISMATCH ||
-        ERR_GET_REASON(ERR_peek_last_error()) == X509_R_KEY_TYPE_MISMATCH) {
+  if (!use_key(context, key->bio())) {
+    const unsigned long code = ERR_peek_last_error();
+    if (ERR_GET_LIB(code) == ERR_LIB_X509 && (ERR_GET_REASON(code) == X509_R_KEY_VALUES_MISMATCH ||
+                                              ERR_GET_REASON(code) == X509_R_KEY_TYPE_MISMATCH)) {
       ERR_clear_error();
       return bad_file(kKey, key_file, "not the key of the certificate in " + certificate_file);
     }
@@ -99,7 +146,6 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::load(const std::string& ce
       context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE);
   SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);  // tickets need no memory here
-  SSL_CTX_set_default_passwd_cb(context, no_password);
   SSL_CTX_set_alpn_select_cb(context, choose_protocol, nullptr);
   CEDAR_CHECK_OK(load_files(context, certificate_file, key_file));
   return result;

@@ -18,6 +18,10 @@ using asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 
 constexpr size_t kRecordBytes = 16384;  // TLS makes no larger ones
+// What a client may send besides its data once the handshake is over: new keys, warnings. Each costs cryptography and may
+// ask for an answer, so that without a bound one client could keep the thread busy.
+constexpr int64_t kFreeControlRecords = 32;
+constexpr int64_t kBytesPerControlRecord = 32768;
 
 ErrorCode protocol_error() {
   return boost::system::errc::make_error_code(boost::system::errc::protocol_error);
@@ -36,6 +40,8 @@ class TlsStream final : public ByteStream, public std::enable_shared_from_this<T
         to_peer_(BIO_new(BIO_s_mem())) {
     SSL_set_bio(ssl_.get(), from_peer_, to_peer_);  // which owns them from here on
     SSL_set_accept_state(ssl_.get());
+    SSL_set_msg_callback(ssl_.get(), &TlsStream::on_message);
+    SSL_set_msg_callback_arg(ssl_.get(), this);
   }
 
   asio::any_io_executor executor() override { return socket_.get_executor(); }
@@ -99,6 +105,18 @@ class TlsStream final : public ByteStream, public std::enable_shared_from_this<T
     void operator()(SSL* ssl) const { SSL_free(ssl); }
   };
 
+  /// OpenSSL calls it for every record and every message. In TLS 1.3 the header hides what the record is.
+  static void on_message(int sent, int, int what, const void* data, size_t size, SSL*, void* self) {
+    if (sent != 0 || size == 0) return;
+    if (what != SSL3_RT_HEADER && what != SSL3_RT_INNER_CONTENT_TYPE) return;
+    if (*static_cast<const unsigned char*>(data) == SSL3_RT_APPLICATION_DATA) return;
+    TlsStream& stream = *static_cast<TlsStream*>(self);
+    if (stream.ready_) ++stream.control_records_;
+  }
+  bool sends_too_little_data() const {
+    return control_records_ > kFreeControlRecords + received_ / kBytesPerControlRecord;
+  }
+
   void shake_hands() {
     ERR_clear_error();
     const int result = SSL_do_handshake(ssl_.get());
@@ -142,6 +160,11 @@ class TlsStream final : public ByteStream, public std::enable_shared_from_this<T
     size_t bytes = 0;
     const int result = SSL_read_ex(ssl_.get(), read_buffer_.data(), read_buffer_.size(), &bytes);
     const int problem = SSL_get_error(ssl_.get(), result);
+    if (result == 1) received_ += static_cast<int64_t>(bytes);
+    if (sends_too_little_data()) {
+      socket_error_ = protocol_error();
+      return end_read(socket_error_, 0);
+    }
     flush();
     if (result == 1) return end_read({}, bytes);
     if (problem == SSL_ERROR_WANT_READ) return fetch();
@@ -221,7 +244,9 @@ class TlsStream final : public ByteStream, public std::enable_shared_from_this<T
   IoHandler write_;
   size_t written_ = 0;
   ErrorCode socket_error_;  // of reading; it stays
-  bool ready_ = false;      // the handshake is over
+  int64_t received_ = 0;    // bytes of data
+  int64_t control_records_ = 0;
+  bool ready_ = false;  // the handshake is over
   bool raw_reading_ = false;
   bool raw_writing_ = false;
   bool ending_ = false;

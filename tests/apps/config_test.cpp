@@ -36,6 +36,29 @@ TEST(ConfigCommand, CheckSaysWhatIsWrong) {
   EXPECT_EQ(run_program({CEDAR_PROGRAM, "config", "check", directory.file("none")}).status, 1);
 }
 
+// Relative paths are relative to the file, wherever the program is started.
+TEST(ConfigCommand, CheckReadsTheFilesOfAServer) {
+  const test::TempDirectory directory;
+  directory.write("a.key", "a-key-of-a-test-0123\n");
+  const std::string good = directory.write("s.toml", "[[keys]]\nname = \"a\"\nfile = \"a.key\"\n");
+  const auto checked = run_program({CEDAR_PROGRAM, "config", "check", good});
+  EXPECT_EQ(checked.status, 0) << checked.err;
+  const std::pair<const char*, std::string> cases[] = {
+      {"[[keys]]\nname = \"a\"\nfile = \"b.key\"\n", "keys[0].file: " + directory.file("b.key")},
+      {"[http]\ntls_certificate = \"a.pem\"\ntls_key = \"a.key\"\n",
+       "http.tls_certificate: " + directory.file("a.pem")},
+      {"[http]\nallowed_hosts = [\"a:1\"]\n", "http.allowed_hosts must hold names"},
+      {"[model]\ndirectory = \"m\"\n", "model.directory: " + directory.file("m/config.json")},
+  };
+  for (const auto& [text, complaint] : cases) {
+    const std::string bad = directory.write("t.toml", text);
+    const auto refused = run_program({CEDAR_PROGRAM, "config", "check", bad});
+    EXPECT_EQ(refused.status, 1) << text;
+    EXPECT_THAT(refused.err, HasSubstr(complaint));
+  }
+  EXPECT_EQ(run_program({CEDAR_PROGRAM, "config", "check", "--help"}).status, 0);
+}
+
 TEST(ConfigCommand, CheckNotesFilesThatThisMachineLacks) {
   const auto result =
       run_program({CEDAR_PROGRAM, "config", "check",

@@ -37,7 +37,7 @@ class AccessTest(unittest.TestCase):
                 f'[[keys]]\nname = "digest"\nsha256 = "{digest}"\n')
 
     def test_keys_from_everywhere_show_nowhere(self):
-        path = self.write("settings.toml", self.settings(self.write("a.key", FILE_KEY + "\n")))
+        path = self.write("settings.toml", self.settings(os.path.basename(self.write("a.key", FILE_KEY + "\n"))))
         log = os.path.join(self.folder, "log")
         with open(log, "w", encoding="utf-8") as stderr:
             server = serve.Server(sys.argv[1], arguments=("--config", path), environment={"A_CEDAR_KEY": ENV_KEY}, stderr=stderr)
@@ -64,13 +64,18 @@ class AccessTest(unittest.TestCase):
     def test_mistakes_are_told_at_the_start(self):
         short = self.write("short.key", "short-secret\n")
         spaced = self.write("spaced.key", "a secret with spaces in it\n")
+        pipe = os.path.join(self.folder, "pipe.key")  # nobody writes to it
+        os.mkfifo(pipe)
         key = self.write("a.key", FILE_KEY)
         digest = hashlib.sha256(FILE_KEY.encode()).hexdigest()
         for text, complaint in (
                 ('[[keys]]\nname = "a"\n', "keys[0] must have exactly one of sha256, file and env"),
                 (f'[[keys]]\nname = "a"\nfile = "{key}"\nenv = "X"\n', "keys[0] must have exactly one of"),
                 (f'[[keys]]\nfile = "{key}"\n', "keys[0].name must have 1 to 64 bytes"),
-                ('[[keys]]\nname = "a"\nfile = "no/such.key"\n', "keys[0].file: no/such.key: "),
+                ('[[keys]]\nname = "a"\nfile = "no/such.key"\n', f"keys[0].file: {self.folder}/no/such.key: "),
+                (f'[[keys]]\nname = "a"\nfile = "{pipe}"\n', f"keys[0].file: {pipe}: is not a regular file"),
+                ('[http]\nhost = "example"\n', 'http.host must be an IP address or localhost, got "example"'),
+                ('[http]\nallowed_hosts = ["cedar.example:80"]\n', "http.allowed_hosts must hold names such as cedar.example"),
                 (f'[[keys]]\nname = "a"\nfile = "{short}"\n', f"keys[0].file: {short} must hold a key of 16 to 256"),
                 (f'[[keys]]\nname = "a"\nfile = "{spaced}"\n', f"keys[0].file: {spaced} must hold a key of 16 to 256"),
                 ('[[keys]]\nname = "a"\nenv = "NO_SUCH_CEDAR_KEY"\n', "keys[0].env: NO_SUCH_CEDAR_KEY is not set"),

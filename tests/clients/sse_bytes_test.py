@@ -32,7 +32,7 @@ class Connection:
 
     def send(self, path, body, version="1.1", headers=""):
         text = json.dumps(body)
-        self.socket.sendall((f"POST {path} HTTP/{version}\r\nHost: x\r\n{headers}"
+        self.socket.sendall((f"POST {path} HTTP/{version}\r\nHost: localhost\r\n{headers}"
                              f"Content-Length: {len(text)}\r\n\r\n{text}").encode())
 
     def more(self):

@@ -6,6 +6,7 @@ import concurrent.futures
 import http.client
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -104,7 +105,7 @@ class TlsTest(unittest.TestCase):
     def test_an_upgrade_and_messages_in_one_record(self):
         connection = self.connect()
         ping = b'{"type":"ping","nonce":"n"}'
-        connection.sendall(b"GET /v1/stream HTTP/1.1\r\nHost: test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        connection.sendall(b"GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
                            b"Sec-WebSocket-Protocol: cedar.v1\r\n\r\n" + b"\x81" + bytes([0x80 | len(ping)]) + b"\0\0\0\0" + ping)
         text = b""
@@ -119,7 +120,7 @@ class TlsTest(unittest.TestCase):
             context.set_alpn_protocols(["h2", "http/1.1"])
             connection = self.connect(context)
             self.assertEqual(connection.selected_alpn_protocol(), "http/1.1")
-            connection.sendall(b"GET /version HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
+            connection.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             self.assertIn(b'{"version":', self.read_rest(connection))
         old = self.certificate.context()
         with warnings.catch_warnings():
@@ -140,7 +141,7 @@ class TlsTest(unittest.TestCase):
                 self.assertEqual(silent.recv(100), b"")
 
     def test_what_is_no_tls_is_closed(self):
-        for opening in (b"GET /health HTTP/1.1\r\nHost: test\r\n\r\n", os.urandom(1000), b"\x16\x03\x01\xff\xff" + b"\0" * 70000):
+        for opening in (b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", os.urandom(1000), b"\x16\x03\x01\xff\xff" + b"\0" * 70000):
             with socket.create_connection(("127.0.0.1", self.server.port), timeout=serve.DEADLINE_S) as other:
                 try:
                     other.sendall(opening)
@@ -152,7 +153,7 @@ class TlsTest(unittest.TestCase):
 
     def test_a_refusal_arrives_though_its_body_does_not(self):
         connection = self.connect()
-        connection.sendall(b"POST /tokenize HTTP/1.1\r\nHost: test\r\nContent-Length: 9000000\r\n\r\n" + b"x" * 200000)
+        connection.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000000\r\n\r\n" + b"x" * 200000)
         text = self.read_rest(connection)
         self.assertTrue(text.startswith(b"HTTP/1.1 413 "), text[:100])
         self.assertIn(b"the body is longer than 8000000 bytes", text)
@@ -160,10 +161,36 @@ class TlsTest(unittest.TestCase):
     def test_a_client_that_leaves_frees_its_work(self):
         connection = self.connect()
         body = json.dumps({**HELLO, "stream": True, "max_tokens": 12000, "ignore_eos": True}).encode()
-        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         self.assertIn(b"200 OK", connection.recv(1 << 16))
         connection.close()
         self.server.wait_idle()
+
+    def test_key_updates_without_data_are_bounded(self):
+        command = ["openssl", "s_client", "-connect", f"127.0.0.1:{self.server.port}", "-tls1_3", "-CAfile", self.certificate.certificate]
+        for updates, answered in ((10, True), (60, False)):
+            with subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as client:
+                said = b""
+
+                def wait_for(text, count=1):
+                    nonlocal said
+                    while said.count(text) < count:
+                        piece = os.read(client.stdout.fileno(), 1 << 16)
+                        if not piece:
+                            raise BrokenPipeError
+                        said += piece
+
+                try:
+                    wait_for(b"Verify return code")
+                    for n in range(updates):
+                        client.stdin.write(b"K\n")
+                        wait_for(b"KEYUPDATE", n + 1)
+                    client.stdin.write(b"GET /version HTTP/1.0\r\n\r\n")
+                except BrokenPipeError:
+                    pass
+                said += client.stdout.read()
+                self.assertEqual(b'{"version":' in said, answered, updates)
+        self.assertEqual(self.server.request("GET", "/health")[0], 200)
 
     def test_many_at_once(self):
         def ask(_):
@@ -176,12 +203,18 @@ class TlsTest(unittest.TestCase):
 class StartTest(FolderTest):
     def test_mistakes_are_told_at_the_start(self):
         good, other = serve.Certificate(self.folder, "good"), serve.Certificate(self.folder, "other")
+        pipe = os.path.join(self.folder, "pipe.pem")  # nobody writes to it
+        os.mkfifo(pipe)
         garbage = self.write("garbage.pem", "-----BEGIN CERTIFICATE-----\nnothing\n-----END CERTIFICATE-----\n")
         locked = os.path.join(self.folder, "locked.key")
         subprocess.run(["openssl", "pkey", "-in", good.key, "-aes256", "-passout", "pass:secret", "-out", locked], check=True)
         for certificate, key, complaint in (
-                ("no/such.pem", good.key, "http.tls_certificate: no/such.pem"),
-                (good.certificate, "no/such.key", "http.tls_key: no/such.key"),
+                ("no/such.pem", good.key, f"http.tls_certificate: {self.folder}/no/such.pem: "),
+                (good.certificate, "no/such.key", f"http.tls_key: {self.folder}/no/such.key: "),
+                (pipe, good.key, f"http.tls_certificate: {pipe}: is not a regular file"),
+                (good.certificate, pipe, f"http.tls_key: {pipe}: is not a regular file"),
+                (good.certificate, "/dev/null", "http.tls_key: /dev/null: is not a regular file"),
+                (self.folder, good.key, f"http.tls_certificate: {self.folder}: "),
                 (good.certificate, "", "http.tls_key: is missing beside http.tls_certificate"),
                 ("", good.key, "http.tls_certificate: is missing beside http.tls_key"),
                 (garbage, good.key, f"http.tls_certificate: {garbage}: no PEM certificate"),
@@ -213,6 +246,16 @@ class StartTest(FolderTest):
             server.process.send_signal(signal.SIGHUP)
             serve.eventually(lambda: logged("certificate kept"), "the broken pair is seen")
             self.assertEqual(server.request("GET", "/version")[0], 200)
+            # Nor does what cannot be read like a file: the next signal is heard.
+            os.remove(served.certificate)
+            os.mkfifo(served.certificate)
+            server.process.send_signal(signal.SIGHUP)
+            serve.eventually(lambda: logged(f"{served.certificate}: is not a regular file"), "the pipe is seen")
+            os.remove(served.certificate)
+            os.mkdir(served.certificate)
+            server.process.send_signal(signal.SIGHUP)
+            serve.eventually(lambda: logged(f"{served.certificate}: Is a directory"), "the folder is seen")
+            os.rmdir(served.certificate)
             shutil.copy(new.certificate, served.certificate)
             server.process.send_signal(signal.SIGHUP)
             server.tls = new.context()
@@ -227,6 +270,23 @@ class StartTest(FolderTest):
             connection.request("GET", "/version")  # a connection from before goes on
             self.assertEqual(connection.getresponse().read()[:11], b'{"version":')
             connection.close()
+
+    def test_a_sighup_while_the_model_loads_waits(self):
+        served = serve.Certificate(self.folder)
+        log = open(os.path.join(self.folder, "log"), "w+", encoding="utf-8")
+        self.addCleanup(log.close)
+        program = self.write("cedar", f'#!/bin/sh\nkill -HUP $$\nexec {shlex.quote(os.path.abspath(sys.argv[1]))} "$@"\n')
+        os.chmod(program, 0o755)
+        # Blocked, the signal stays pending from before the program begins.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        self.addCleanup(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+        with serve.Server(program, settings=served.settings, tls=served.context(), stderr=log) as server:
+            def read_again():
+                log.seek(0)
+                return "certificate read again" in log.read()
+
+            serve.eventually(read_again, "the certificate is read again")
+            self.assertEqual(server.request("GET", "/version")[0], 200)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class AccessTest : public StreamTest {
     return ask(test::post_text("/v1/chat/completions", body, headers));
   }
   test::Reply ask_get(const std::string& path, const std::string& headers = {}) {
-    return ask("GET " + path + " HTTP/1.1\r\nHost: test\r\n" + headers + "\r\n");
+    return ask("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n");
   }
 };
 
@@ -138,7 +138,7 @@ TEST_F(AccessTest, TheKeyIsAskedForBeforeTheBody) {
   start();
   test::Socket socket(port());
   socket.send(
-      "POST /v1/chat/completions HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000\r\n\r\n");
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n");
   EXPECT_EQ(test::read_reply(socket)->status, 401);
 }
 
@@ -250,7 +250,7 @@ TEST_F(AccessTest, AResponseBelongsToItsKey) {
 constexpr const char* kPage = "Origin: https://page.example\r\n";
 
 std::string preflight_text(const std::string& headers) {
-  return "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: test\r\n" + headers +
+  return "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" + headers +
          "Access-Control-Request-Method: POST\r\n"
          "Access-Control-Request-Headers: authorization,content-type,x-stainless-os\r\n\r\n";
 }
@@ -259,6 +259,64 @@ TEST_F(AccessTest, CrossOriginRequestsAreOffUnlessConfigured) {
   start();
   EXPECT_EQ(ask(preflight_text(kPage)).status, 405);
   EXPECT_EQ(ask_chat(kPage).headers.count("access-control-allow-origin"), 0U);
+}
+
+// A browser sends such a request without asking first; that the page cannot read the answer saves no work.
+TEST_F(AccessTest, PagesOfOtherSitesMakeTheServerWorkForNobody) {
+  start();
+  for (const char* origin : {"https://page.example", "null", "file://", "http://localhost:1",
+                             "http://localhost.page.example", "localhost", "x://localhost", "",
+                             "http://localhost\r\nOrigin: https://page.example"}) {
+    const test::Reply reply = ask_chat("Origin: " + std::string(origin) + "\r\n");
+    EXPECT_EQ(reply.status, 403) << origin;
+    EXPECT_THAT(reply.body, HasSubstr("http.allowed_origins"));
+  }
+  for (const char* path : {"/v1/completions", "/tokenize", "/detokenize"}) {
+    EXPECT_EQ(ask(test::post_text(path, "{}", kPage)).status, 403) << path;
+  }
+  EXPECT_EQ(ask_chat("Origin: http://localhost\r\n").status, 200);  // its own page
+  EXPECT_EQ(ask_get("/v1/models", kPage).status, 200);
+}
+
+std::string with_host(const std::string& host) {
+  return "POST /tokenize HTTP/1.1\r\nHost: " + host +
+         "\r\nContent-Length: 14\r\n\r\n{\"prompt\":\"x\"}";
+}
+
+// A site may make its own name point to this machine; its page is of the server's own origin then.
+TEST_F(AccessTest, OnLoopbackOnlyNamesOfTheServerAreServed) {
+  options_.http.allowed_hosts = {"cedar.example"};
+  start();
+  for (const char* host : {"localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:80", "127.1.2.3",
+                           "[::1]", "[::1]:8080", "cedar.example", "Cedar.Example:443"}) {
+    EXPECT_EQ(ask(with_host(host)).status, 200) << host;
+  }
+  for (const char* host : {"evil.example", "evil.example:8080", "localhost.evil.example",
+                           "10.0.0.1", "127.0.0.1.evil.example", "[::2]", "[", "", "0.0.0.0"}) {
+    const test::Reply reply = ask(with_host(host));
+    EXPECT_EQ(reply.status, 403) << host;
+    EXPECT_THAT(reply.body, HasSubstr("http.allowed_hosts"));
+  }
+  EXPECT_EQ(ask("GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n").status, 403);
+  EXPECT_EQ(ask("GET /health HTTP/1.0\r\n\r\n").status, 200);
+}
+
+TEST_F(AccessTest, AnyHostMayBeAllowed) {
+  options_.http.allowed_hosts = {"*"};
+  start();
+  EXPECT_EQ(ask(with_host("evil.example")).status, 200);
+}
+
+TEST_F(AccessTest, WithKeysOrForTheNetworkEveryNameIsServed) {
+  add_key("anna", kAnna);
+  start();
+  EXPECT_EQ(ask("GET /health HTTP/1.1\r\nHost: cedar.example\r\n\r\n").status, 200);
+}
+
+TEST_F(AccessTest, OnAllAddressesEveryNameIsServed) {
+  options_.http.host = "0.0.0.0";
+  start();
+  EXPECT_EQ(ask(with_host("cedar.example")).status, 200);
 }
 
 TEST_F(AccessTest, ConfiguredOriginsMayUseTheApi) {

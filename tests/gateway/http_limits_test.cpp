@@ -104,6 +104,56 @@ TEST_F(LimitsTest, AnswersThatNobodyReadsAreBounded) {
   EXPECT_TRUE(eventually([&] { return post("/tokenize", tokenize_body(390000))->status == 200; }));
 }
 
+// What the parser takes for "no body" would make the body the next request, in the name of whoever the proxy in front
+// thinks it serves.
+TEST_F(LimitsTest, ABodyWhoseEndIsUnclearIsRefusedWithAllThatFollows) {
+  start();
+  const std::string hidden = "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  const char* codings[] = {
+      "Transfer-Encoding: xchunked\r\n",
+      "Transfer-Encoding: gzip\r\n",
+      "Transfer-Encoding: identity\r\n",
+      "Transfer-Encoding: chunked, identity\r\n",
+      "Transfer-Encoding: chunked, gzip\r\n",
+      "Transfer-Encoding: gzip, chunked\r\n",
+      "Transfer-Encoding: chunked, chunked\r\n",
+      "Transfer-Encoding: \"chunked\"\r\n",
+      "Transfer-Encoding: chunked;q=1\r\n",
+      "Transfer-Encoding:\r\n",
+      "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+      "Transfer-Encoding: chunked\r\nTransfer-Encoding: gzip\r\n",
+      "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
+      "Transfer-Encoding: gzip\r\nContent-Length: 4\r\n",
+      "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+  };
+  for (const char* request : {"GET /health HTTP/1.1\r\nHost: localhost\r\n",
+                              "POST /tokenize HTTP/1.1\r\nHost: localhost\r\n",
+                              "GET /health HTTP/1.0\r\nConnection: keep-alive\r\n"}) {
+    for (const char* coding : codings) {
+      SCOPED_TRACE(std::string(request) + coding);
+      test::Socket socket(port());
+      socket.send(std::string(request) + coding + "\r\n" + hidden);
+      const auto reply = test::read_reply(socket);
+      ASSERT_TRUE(reply);
+      EXPECT_EQ(reply->status, 400);
+      EXPECT_EQ(reply->headers.at("connection"), "close");
+      EXPECT_EQ(Json::parse(reply->body)["error"]["type"], "invalid_request_error");
+      socket.end_sending();
+      EXPECT_EQ(socket.take_rest(), "");
+    }
+  }
+  test::Socket old(port());
+  old.send("POST /tokenize HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden);
+  EXPECT_EQ(test::read_reply(old)->status, 400);
+  test::Socket good(port());
+  good.send(
+      "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding:  Chunked \r\n\r\n"
+      "e\r\n{\"prompt\":\"x\"}\r\n0\r\n\r\n" +
+      hidden);
+  EXPECT_EQ(test::read_reply(good)->status, 200);
+  EXPECT_EQ(test::read_reply(good)->status, 200);
+}
+
 // A short text may stand for very many values.
 TEST_F(LimitsTest, ValuesAndDepthOfABodyAreBounded) {
   options_.http.max_body_bytes = 8 << 20;

@@ -280,7 +280,7 @@ TEST_F(ServerTest, AClientThatHasThePageIsToldSoInFewBytes) {
   test::Socket socket(port());
   socket.send(test::get_text("/"));
   const std::string etag = test::read_reply(socket)->headers.at("etag");
-  const std::string again = "GET / HTTP/1.1\r\nHost: test\r\nIf-None-Match: ";
+  const std::string again = "GET / HTTP/1.1\r\nHost: localhost\r\nIf-None-Match: ";
   for (const std::string& known : {etag, "W/" + etag, "\"other\", " + etag}) {
     socket.send(again + known + "\r\n\r\n");
     const auto head = test::read_head(socket);
@@ -311,14 +311,15 @@ TEST_F(ServerTest, TargetsMayBeAbsoluteAndHostIsRequired) {
     socket.send(text);
     return *test::read_reply(socket);
   };
-  EXPECT_EQ(reply("GET http://x:1/health?probe=1 HTTP/1.1\r\nHost: x\r\n\r\n").status, 200);
-  EXPECT_EQ(reply("GET HTTP://x HTTP/1.1\r\nHost: x\r\n\r\n").body, test::get(port(), "/")->body);
-  EXPECT_EQ(reply("GET /http://x/health HTTP/1.1\r\nHost: x\r\n\r\n").status, 404);
+  EXPECT_EQ(reply("GET http://x:1/health?probe=1 HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 200);
+  EXPECT_EQ(reply("GET HTTP://x HTTP/1.1\r\nHost: localhost\r\n\r\n").body,
+            test::get(port(), "/")->body);
+  EXPECT_EQ(reply("GET /http://x/health HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 404);
   const auto hostless = reply("GET /health HTTP/1.1\r\n\r\n");
   EXPECT_EQ(hostless.status, 400);
   EXPECT_EQ(hostless.headers.at("connection"), "close");
   EXPECT_THAT(hostless.body, HasSubstr("Host"));
-  EXPECT_EQ(reply("GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n").status, 400);
+  EXPECT_EQ(reply("GET /health HTTP/1.1\r\nHost: localhost\r\nHost: y\r\n\r\n").status, 400);
   EXPECT_EQ(reply("GET /health HTTP/1.0\r\n\r\n").status, 200);
 }
 
@@ -435,11 +436,11 @@ TEST_F(ServerTest, OldClientsAndClosingOnes) {
   EXPECT_EQ(reply->headers.count("transfer-encoding"), 0U);
   EXPECT_TRUE(parse_chunks(*reply).done);
   test::Socket closing(port());
-  closing.send("GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  closing.send("GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   EXPECT_EQ(test::read_reply(closing)->headers.at("connection"), "close");
   EXPECT_TRUE(closing.closed_by_peer(1s));
   test::Socket head(port());
-  head.send("HEAD /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  head.send("HEAD /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   EXPECT_EQ(test::read_head(head)->status, 200);
   EXPECT_EQ(head.take_rest(), "");
 }
@@ -447,9 +448,9 @@ TEST_F(ServerTest, OldClientsAndClosingOnes) {
 TEST_F(ServerTest, RequestIdsAreEchoedWhenTheyAreClean) {
   start();
   test::Socket socket(port());
-  socket.send("GET /health HTTP/1.1\r\nHost: x\r\nX-Request-Id: abc-123\r\n\r\n");
+  socket.send("GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: abc-123\r\n\r\n");
   EXPECT_EQ(test::read_reply(socket)->headers.at("x-request-id"), "abc-123");
-  socket.send("GET /health HTTP/1.1\r\nHost: x\r\nX-Request-Id: has blanks\r\n\r\n");
+  socket.send("GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: has blanks\r\n\r\n");
   EXPECT_EQ(test::read_reply(socket)->headers.count("x-request-id"), 0U);
 }
 
@@ -458,14 +459,16 @@ TEST_F(ServerTest, BodiesOverTheLimitAreRefusedBeforeTheyAreRead) {
   start();
   test::Socket socket(port());
   socket.send(
-      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nabc");
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+      "1000000\r\n\r\nabc");
   const auto reply = test::read_reply(socket);
   ASSERT_TRUE(reply);
   EXPECT_EQ(reply->status, 413);
   EXPECT_TRUE(Json::parse(reply->body).contains("error"));
   test::Socket chunked(port());
   chunked.send(
-      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n");
   for (int i = 0; i < 30; ++i) chunked.send("64\r\n" + std::string(100, 'x') + "\r\n");
   EXPECT_EQ(test::read_reply(chunked)->status, 413);
 }
@@ -473,7 +476,8 @@ TEST_F(ServerTest, BodiesOverTheLimitAreRefusedBeforeTheyAreRead) {
 TEST_F(ServerTest, HeadersOverTheLimitAndBrokenRequests) {
   start();
   test::Socket large(port());
-  large.send("GET /health HTTP/1.1\r\nHost: x\r\nX: " + std::string(20000, 'a') + "\r\n\r\n");
+  large.send("GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + std::string(20000, 'a') +
+             "\r\n\r\n");
   EXPECT_EQ(test::read_reply(large)->status, 431);
   test::Socket broken(port());
   broken.send("NOT HTTP AT ALL\r\n\r\n");
@@ -495,7 +499,8 @@ TEST_F(ServerTest, SlowHeadersAndIdleConnectionsAreClosed) {
   test::Socket idle(port());
   EXPECT_TRUE(idle.closed_by_peer(1s));
   test::Socket half(port());
-  half.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{");
+  half.send(
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{");
   EXPECT_EQ(test::read_reply(half)->status, 408);
 }
 
@@ -504,7 +509,8 @@ TEST_F(ServerTest, ExpectContinueIsAnswered) {
   test::Socket socket(port());
   const std::string body = user();
   socket.send(
-      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: " +
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nExpect: "
+      "100-continue\r\nContent-Length: " +
       std::to_string(body.size()) + "\r\n\r\n");
   EXPECT_EQ(test::read_head(socket)->status, 100);
   socket.send(body);

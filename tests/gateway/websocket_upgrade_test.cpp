@@ -15,14 +15,15 @@ TEST_F(StreamTest, TheProtocolMustBeOfferedAndPagesOfOtherOriginsStayOut) {
   WebSocket several(port(), "chat, cedar.v1, bearer.x");
   EXPECT_EQ(several.head().headers.at("sec-websocket-protocol"), "cedar.v1");
   EXPECT_EQ(WebSocket(port(), "cedar.v1", "Origin: http://evil.example\r\n").head().status, 403);
-  EXPECT_EQ(WebSocket(port(), "cedar.v1", "Origin: http://test\r\n").head().status, 101);
-  EXPECT_EQ(WebSocket(port(), "cedar.v1", "Origin: HTTPS://test\r\n").head().status, 101);
-  EXPECT_EQ(WebSocket(port(), "cedar.v1", "Origin: x://test\r\n").head().status, 403);
-  EXPECT_EQ(WebSocket(port(), "cedar.v1", "Origin: test\r\n").head().status, 403);
-  EXPECT_EQ(WebSocket(port(), "cedar.v1", "Origin: http://test\r\nOrigin: http://evil.example\r\n")
-                .head()
-                .status,
-            400);
+  EXPECT_EQ(WebSocket(port(), "cedar.v1", "Origin: http://localhost\r\n").head().status, 101);
+  EXPECT_EQ(WebSocket(port(), "cedar.v1", "Origin: HTTPS://localhost\r\n").head().status, 101);
+  EXPECT_EQ(WebSocket(port(), "cedar.v1", "Origin: x://localhost\r\n").head().status, 403);
+  EXPECT_EQ(WebSocket(port(), "cedar.v1", "Origin: localhost\r\n").head().status, 403);
+  EXPECT_EQ(
+      WebSocket(port(), "cedar.v1", "Origin: http://localhost\r\nOrigin: http://evil.example\r\n")
+          .head()
+          .status,
+      400);
 }
 
 TEST_F(StreamTest, ARefusedHandshakeIsAnsweredLikeAnyError) {

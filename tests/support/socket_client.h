@@ -170,7 +170,7 @@ inline std::string post_text(std::string_view path, std::string_view body,
                              std::string_view headers = {}) {
   std::string text = "POST ";
   text.append(path)
-      .append(" HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n")
+      .append(" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
       .append(headers);
   text.append("Content-Length: ")
       .append(std::to_string(body.size()))
@@ -180,7 +180,7 @@ inline std::string post_text(std::string_view path, std::string_view body,
 }
 
 inline std::string get_text(std::string_view path) {
-  return "GET " + std::string(path) + " HTTP/1.1\r\nHost: test\r\n\r\n";
+  return "GET " + std::string(path) + " HTTP/1.1\r\nHost: localhost\r\n\r\n";
 }
 
 inline std::optional<Reply> post(uint16_t port, std::string_view path, std::string_view body) {
@@ -225,7 +225,8 @@ class WebSocket {
   static std::string upgrade_text(std::string_view protocol = "cedar.v1",
                                   std::string_view headers = {}) {
     std::string request =
-        "GET /v1/stream HTTP/1.1\r\nHost: test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: "
+        "Upgrade\r\n"
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
     if (!protocol.empty())
       request.append("Sec-WebSocket-Protocol: ").append(protocol).append("\r\n");
