@@ -2,6 +2,8 @@
 // How values of lower rooms travel in messages. Reading any bytes is safe: what cannot be a value is an error of the
 // deserialiser or becomes one that the engines refuse.
 
+#include <utility>  // before load_callback.hpp, which uses std::move and does not include it
+
 #include <caf/meta/load_callback.hpp>
 #include <caf/meta/save_callback.hpp>
 #include <caf/meta/type_name.hpp>
