@@ -39,7 +39,9 @@ class FrameTarget {
   /// As last set.
   virtual std::chrono::milliseconds coalesce() const = 0;
   /// A response that was attached here has sent its last event, or belongs to another connection now.
-  virtual void response_left(const std::string& response_id) = 0;
+  /// `last_frame`, unless it is empty, goes out once the response is no longer attached: who reads it may ask for
+  /// the response again at once.
+  virtual void response_left(const std::string& response_id, std::string last_frame) = 0;
 };
 
 }  // namespace cedar::gateway

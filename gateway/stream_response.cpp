@@ -142,21 +142,20 @@ std::string StreamResponse::refusal(const StreamClaim& claim) const {
 void StreamResponse::attach(StreamClaim claim) {
   flush();
   if (std::string error = refusal(claim); !error.empty()) {
-    claim.target->send(std::move(error));
-    if (target_ != claim.target) claim.target->response_left(id());
-    return;
+    if (target_ == claim.target) return claim.target->send(std::move(error));
+    return claim.target->response_left(id(), std::move(error));
   }
   if (!claim.resumes && target_ == claim.target) return;  // a retry of what it has already
   if (target_ && target_ != claim.target) {
-    target_->send(protocol_error("stream_moved", "another connection has resumed this response", {},
-                                 text_field("response_id", id())));
-    target_->response_left(id());
+    target_->response_left(
+        id(), protocol_error("stream_moved", "another connection has resumed this response", {},
+                             text_field("response_id", id())));
   }
   for (int64_t seq = claim.last_seq + 1; seq < log_.next_seq(); ++seq) {
     claim.target->send(log_.event(seq));
   }
   if (settled_)
-    return claim.target->response_left(id());  // kept for its time, the connection is not
+    return claim.target->response_left(id(), {});  // kept for its time, the connection is not
   target_ = std::move(claim.target);
   context_.detached->remove(*this);
   if (!ended_) timer_.cancel();
@@ -337,7 +336,7 @@ void StreamResponse::on_end(EndStatus status, const Usage& usage,
 void StreamResponse::settle() {
   if (std::exchange(settled_, true)) return;
   // The response stays for its time to live, its connection must not.
-  if (const auto target = std::exchange(target_, nullptr)) target->response_left(id());
+  if (const auto target = std::exchange(target_, nullptr)) target->response_left(id(), {});
   if (setup_.resumable && context_.options.stream.replay_ttl.count() > 0) {
     context_.streams->keep_finished(*this, log_.bytes());
     expire_after(context_.options.stream.replay_ttl);

@@ -255,12 +255,15 @@ void WebSocketSession::begin_close() {
                   [self = shared_from_this()](ErrorCode) { self->drop(false); });
 }
 
-void WebSocketSession::response_left(const std::string& response_id) {
-  asio::dispatch(executor(), [self = shared_from_this(), response_id] {
-    self->protocol_->response_left(response_id);
-    self->last_activity_ = std::chrono::steady_clock::now();
-    self->close_when_drained();
-  });
+void WebSocketSession::response_left(const std::string& response_id, std::string last_frame) {
+  unsent_bytes_.fetch_add(static_cast<int64_t>(last_frame.size()), std::memory_order_relaxed);
+  asio::dispatch(executor(),
+                 [self = shared_from_this(), response_id, frame = std::move(last_frame)]() mutable {
+                   self->protocol_->response_left(response_id);
+                   if (!frame.empty()) self->push(std::move(frame));
+                   self->last_activity_ = std::chrono::steady_clock::now();
+                   self->close_when_drained();
+                 });
 }
 
 void WebSocketSession::close_when_drained() {

@@ -42,7 +42,7 @@ class WebSocketSession final : public FrameTarget,
   std::chrono::milliseconds coalesce() const override {
     return std::chrono::milliseconds(coalesce_ms_.load(std::memory_order_relaxed));
   }
-  void response_left(const std::string& response_id) override;
+  void response_left(const std::string& response_id, std::string last_frame) override;
 
   void stop_soon() override;
   void stop_now() override;

@@ -167,7 +167,7 @@ class Session(unittest.TestCase):
     def test_ids_and_retries(self):
         """The table of the same name."""
         create = {"type": "response.create", "response_id": "resp_retry_01", "event_id": "c1",
-                  "request": {"messages": [{"role": "user", "content": "Hello"}], "ignore_eos": True, "max_tokens": 9000}}
+                  "request": {"messages": [{"role": "user", "content": "Hello"}], "ignore_eos": True, "max_tokens": 15000}}
 
         def say(connection, message):
             connection.send(json.dumps(message))
