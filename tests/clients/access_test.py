@@ -6,7 +6,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -19,18 +18,7 @@ HASHED_KEY = "of-a-digest-0123456789"
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
 
 
-class AccessTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def write(self, name, text):
-        path = os.path.join(self.folder, name)
-        with open(path, "w", encoding="utf-8") as f:
-            f.write(text)
-        return path
-
+class AccessTest(serve.FolderTest):
     def settings(self, key_file):
         digest = hashlib.sha256(HASHED_KEY.encode()).hexdigest()
         return (f'[[keys]]\nname = "file"\nfile = "{key_file}"\n[[keys]]\nname = "env"\nenv = "A_CEDAR_KEY"\n'

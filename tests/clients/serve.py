@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SAMPLE = os.path.join(ROOT, "config", "demo", "sample_document.txt")
@@ -159,3 +160,18 @@ class Server:
         """Until no request holds anything."""
         eventually(lambda: self.metric("cedar_actors_running_requests") + self.metric("cedar_decoder_sequences") == 0,
                    "the server became idle")
+
+
+class FolderTest(unittest.TestCase):
+    """With a folder of its own for the files that a server reads."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def write(self, name, text):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        return path

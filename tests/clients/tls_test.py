@@ -24,19 +24,6 @@ import websocket  # noqa: E402
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "temperature": 0}
 
 
-class FolderTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def write(self, name, text):
-        path = os.path.join(self.folder, name)
-        with open(path, "w", encoding="utf-8") as f:
-            f.write(text)
-        return path
-
-
 class TlsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -200,7 +187,7 @@ class TlsTest(unittest.TestCase):
             self.assertEqual(list(pool.map(ask, range(48))), [True] * 48)
 
 
-class StartTest(FolderTest):
+class StartTest(serve.FolderTest):
     def test_mistakes_are_told_at_the_start(self):
         good, other = serve.Certificate(self.folder, "good"), serve.Certificate(self.folder, "other")
         pipe = os.path.join(self.folder, "pipe.pem")  # nobody writes to it
