@@ -65,6 +65,7 @@ struct DecodeEngine::Impl {
   DecodeGraphs graphs;
   std::map<RequestId, Decode> requests;
   StepStats stats;
+  BlockSink block_sink;
 
   Impl(std::shared_ptr<const LoadedModel> m, std::shared_ptr<EngramSource> e,
        const EngineOptions& o, SequenceStore s)
@@ -83,6 +84,7 @@ struct DecodeEngine::Impl {
   Result<StepLogits> launched_step(const StepPlan& plan);
   Status sample_all(const StepLogits& step, std::vector<TokenEvent>& events);
   TokenEvent event_of(Decode& decode, Result<SampledToken> sampled) const;
+  Status show_blocks(const std::vector<Decode*>& decoding);
   Status place_windows(const Decode& decode);
   Status place_pending(const Decode& decode);
   /// Host to device, in the order of the steps.
@@ -264,6 +266,30 @@ void DecodeEngine::cancel(RequestId id) {
   if (found == impl_->requests.end()) return;
   impl_->store.release(found->second.slot);
   impl_->requests.erase(found);
+}
+
+void DecodeEngine::on_block(BlockSink sink) { impl_->block_sink = std::move(sink); }
+
+/// Before the step's tokens are appended: the last token of each sequence has just got its rows.
+Status DecodeEngine::Impl::show_blocks(const std::vector<Decode*>& decoding) {
+  if (!block_sink) return {};
+  const int64_t bytes = store.pool().block_bytes();
+  for (const Decode* decode : decoding) {
+    const auto length = static_cast<int64_t>(decode->tokens.size());
+    if (length % model->layout.block_tokens != 0) continue;
+    const int64_t index = length / model->layout.block_tokens - 1;
+    const std::byte* data =
+        store.pool().data(store.pages(decode->slot)[static_cast<size_t>(index)]);
+    Buffer host;
+    if (model->device.kind != DeviceKind::cpu) {
+      CEDAR_TRY(host, Buffer::allocate(Device{}, bytes));
+      const kernels::KernelContext& ctx = runtime.context();
+      CEDAR_CHECK_OK(copy_to_host(ctx.device, host.data(), data, bytes, ctx.cuda_stream));
+      data = host.data();
+    }
+    block_sink(decode->request.id, index, {data, static_cast<size_t>(bytes)});
+  }
+  return {};
 }
 
 bool DecodeEngine::idle() const {
@@ -459,6 +485,7 @@ Result<std::vector<TokenEvent>> DecodeEngine::step() {
   } else {
     CEDAR_TRY(out, impl.launched_step(plan));
   }
+  CEDAR_CHECK_OK(impl.show_blocks(plan.decoding));
   if (!out.sequences.empty()) {
     CEDAR_CHECK_OK(impl.sample_all(out, events));
     for (const TokenEvent& event : events) {

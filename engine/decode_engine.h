@@ -3,6 +3,7 @@
 // decodes all sequences together, one ragged batch a step. Owns pages, windows and sampling state.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -78,6 +79,13 @@ class DecodeEngine {
   Status start(RequestId id, Handoff handoff);
   /// Frees everything; no further events. Unknown ids are ignored. Between steps only.
   void cancel(RequestId id);
+
+  /// Called from inside step() with every KV block that tokens of an answer complete, in host memory that is valid
+  /// during the call, before the request's last event frees it. The block covers tokens [index, index + 1) * block tokens
+  /// of prompt and answer.
+  using BlockSink =
+      std::function<void(RequestId id, int64_t index, std::span<const std::byte> bytes)>;
+  void on_block(BlockSink sink);
 
   bool idle() const;
   /// One ragged batch: replay rows of started requests, one row of every decoding sequence.

@@ -1,6 +1,7 @@
 #include "engine/prefill_engine.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <string>
 
@@ -19,7 +20,11 @@ constexpr int32_t kAgeLimitSteps = 32;
 struct Prefill {
   PrefillRequest request;
   SequenceSlot slot;
-  Position computed = 0;
+  bool waits_for_blocks = false;
+  std::vector<bool> imported;       // per cached block
+  Position cached = 0;              // tokens whose global rows were imported: the write floor
+  Position start = 0;               // of the replay: no window row lies before it
+  Position computed = 0;            // the next row
   int32_t waited = 0;               // steps without a row
   Buffer boundary_x, boundary_pre;  // of the device
   int64_t boundary_rows = 0;
@@ -27,6 +32,7 @@ struct Prefill {
 
   Position length() const { return static_cast<Position>(request.tokens.size()); }
   bool finished() const { return computed == length(); }
+  bool can_go_on() const { return !finished() && !waits_for_blocks; }
 };
 
 }  // namespace
@@ -44,6 +50,8 @@ struct PrefillEngine::Impl {
        const EngineOptions& o, SequenceStore s)
       : model(std::move(m)), engram(std::move(e)), options(o), runtime(o), store(std::move(s)) {}
 
+  /// Errors: not_found, invalid_argument (it does not wait for cached blocks).
+  Result<Prefill*> waiting(RequestId id);
   std::vector<std::pair<Prefill*, int64_t>> choose_chunk();
   Status keep_boundary(Prefill& prefill, const StreamState& state, int64_t row_begin, int64_t rows);
   Result<Buffer> collect_windows(const Prefill& prefill, int64_t rows);
@@ -57,6 +65,16 @@ struct PrefillEngine::Impl {
   }
   Result<Buffer> fetch(Buffer buffer);
 };
+
+Position resume_start(const LoadedModel& model, ReplayMode mode, Position cached, Position length) {
+  if (cached == 0) return 0;
+  const int64_t window = model.config.sliding_window;
+  if (mode == ReplayMode::bounded) return std::max<Position>(0, cached - window);
+  // A row of the stream behind the encoder depends on (window - 1) rows before it per layer. Kept are the rows behind the
+  // cached ones, and those that the decoder replays.
+  const Position kept = std::min<Position>(cached, length - replay_rows(model, mode, length));
+  return std::max<Position>(0, kept - (window - 1) * model.plan.encoder_layers());
+}
 
 PrefillEngine::PrefillEngine() = default;
 PrefillEngine::~PrefillEngine() = default;
@@ -93,6 +111,12 @@ Status PrefillEngine::submit(PrefillRequest request) {
     return make_error(Errc::invalid_argument,
                       "request " + std::to_string(request.id.value) + " is already queued");
   }
+  if (request.cached_blocks < 0 ||
+      request.cached_blocks * impl.model->layout.block_tokens >= length) {
+    return make_error(Errc::invalid_argument, std::to_string(request.cached_blocks) +
+                                                  " cached blocks leave nothing to compute of " +
+                                                  std::to_string(length) + " tokens");
+  }
   Prefill prefill;
   CEDAR_TRY(prefill.slot, impl.store.acquire(blocks));
   prefill.boundary_rows = replay_rows(*impl.model, impl.options.replay, length);
@@ -107,6 +131,8 @@ Status PrefillEngine::submit(PrefillRequest request) {
   }
   prefill.boundary_x = std::move(*x);
   prefill.boundary_pre = std::move(*pre);
+  prefill.imported.assign(static_cast<size_t>(request.cached_blocks), false);
+  prefill.waits_for_blocks = request.cached_blocks > 0;
   prefill.request = std::move(request);
   const RequestId id = prefill.request.id;
   impl.requests.emplace(id, std::move(prefill));
@@ -115,13 +141,71 @@ Status PrefillEngine::submit(PrefillRequest request) {
 
 bool PrefillEngine::idle() const {
   return std::all_of(impl_->requests.begin(), impl_->requests.end(),
-                     [](const auto& entry) { return entry.second.finished(); });
+                     [](const auto& entry) { return !entry.second.can_go_on(); });
+}
+
+int64_t PrefillEngine::usable_blocks(Position length, int64_t cached_blocks) const {
+  const int64_t block = impl_->model->layout.block_tokens;
+  const int64_t blocks = std::min(cached_blocks, (length - 1) / block);
+  const Position start = resume_start(*impl_->model, impl_->options.replay, blocks * block, length);
+  return start > 0 ? blocks : 0;
+}
+
+Status PrefillEngine::import_block(RequestId id, int64_t index, std::span<const std::byte> bytes) {
+  Impl& impl = *impl_;
+  CEDAR_TRY(Prefill* const prefill, impl.waiting(id));
+  const int64_t block_bytes = impl.store.pool().block_bytes();
+  if (index < 0 || index >= static_cast<int64_t>(prefill->imported.size()) ||
+      static_cast<int64_t>(bytes.size()) != block_bytes) {
+    return make_error(Errc::invalid_argument, "cached block " + std::to_string(index) + " of " +
+                                                  std::to_string(prefill->imported.size()) + ", " +
+                                                  std::to_string(bytes.size()) + " bytes of " +
+                                                  std::to_string(block_bytes));
+  }
+  const BlockId page = impl.store.pages(prefill->slot)[static_cast<size_t>(index)];
+  const kernels::KernelContext& ctx = impl.runtime.context();
+  CEDAR_CHECK_OK(copy_to_device(ctx.device, impl.store.pool().data(page), bytes.data(), block_bytes,
+                                ctx.cuda_stream));
+  if (!impl.on_host()) {
+    std::memcpy(impl.mirror.data() + page.value * block_bytes, bytes.data(), bytes.size());
+  }
+  prefill->imported[static_cast<size_t>(index)] = true;
+  return {};
+}
+
+Status PrefillEngine::resume(RequestId id, int64_t blocks) {
+  CEDAR_TRY(Prefill* const prefill, impl_->waiting(id));
+  const auto here = std::find(prefill->imported.begin(), prefill->imported.end(), false);
+  if (blocks < 0 || blocks > here - prefill->imported.begin()) {
+    return make_error(Errc::invalid_argument,
+                      "resume behind " + std::to_string(blocks) + " blocks, " +
+                          std::to_string(here - prefill->imported.begin()) + " were imported");
+  }
+  prefill->cached = blocks * impl_->model->layout.block_tokens;
+  prefill->start =
+      resume_start(*impl_->model, impl_->options.replay, prefill->cached, prefill->length());
+  prefill->computed = prefill->start;
+  prefill->shown_blocks = blocks;
+  prefill->waits_for_blocks = false;
+  return {};
+}
+
+Result<Prefill*> PrefillEngine::Impl::waiting(RequestId id) {
+  const auto found = requests.find(id);
+  if (found == requests.end()) {
+    return make_error(Errc::not_found, "request " + std::to_string(id.value));
+  }
+  if (!found->second.waits_for_blocks) {
+    return make_error(Errc::invalid_argument,
+                      "request " + std::to_string(id.value) + " does not wait for cached blocks");
+  }
+  return &found->second;
 }
 
 std::vector<std::pair<Prefill*, int64_t>> PrefillEngine::Impl::choose_chunk() {
   std::vector<Prefill*> waiting;
   for (auto& [id, prefill] : requests) {
-    if (!prefill.finished()) waiting.push_back(&prefill);
+    if (prefill.can_go_on()) waiting.push_back(&prefill);
   }
   std::sort(waiting.begin(), waiting.end(), [](const Prefill* a, const Prefill* b) {
     const bool a_old = a->waited >= kAgeLimitSteps;
@@ -156,6 +240,8 @@ Result<std::vector<PrefillEvent>> PrefillEngine::step() {
   for (const auto& [prefill, rows] : chunk) {
     sequences.push_back(make_sequence(*impl.model, prefill->slot, prefill->request.tokens,
                                       prefill->computed, rows));
+    sequences.back().window_floor = prefill->start;
+    sequences.back().write_floor = prefill->cached;
     append_image_rows(prefill->request.images, impl.model->config.hidden_size, prefill->computed,
                       rows, override_index, image_rows);
   }
@@ -175,10 +261,11 @@ Result<std::vector<PrefillEvent>> PrefillEngine::step() {
     PrefillEvent event;
     event.id = prefill->request.id;
     event.rows = rows;
-    event.computed = prefill->computed;
+    event.computed = std::max(prefill->computed, prefill->cached);
+    event.cached = prefill->cached;
     event.finished = prefill->finished();
     event.blocks_ready = event.finished ? impl.store.blocks_for(prefill->length())
-                                        : prefill->computed / impl.model->layout.block_tokens;
+                                        : event.computed / impl.model->layout.block_tokens;
     CEDAR_CHECK_OK(impl.show_blocks(*prefill, event.blocks_ready));
     events.push_back(event);
   }

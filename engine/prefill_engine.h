@@ -28,13 +28,16 @@ struct PrefillRequest {
   RequestId id;
   std::vector<TokenId> tokens;    // not empty; every id inside the vocabulary
   std::vector<ImageRows> images;  // spans of image tokens, in order
+  /// Leading KV blocks that import_block() will bring; with any, nothing is computed before resume().
+  int64_t cached_blocks = 0;
 };
 
 /// What one step did for one request.
 struct PrefillEvent {
   RequestId id;
-  int64_t rows = 0;       // prompt rows computed in this step
-  Position computed = 0;  // prompt rows computed so far
+  int64_t rows = 0;       // prompt rows computed in this step, those of a replay included
+  Position computed = 0;  // leading prompt rows that are done, the cached ones included
+  Position cached = 0;    // of them came from the cache
   int64_t blocks_ready =
       0;  // leading KV blocks whose rows are all written (the last, open one included
           // once the prompt is finished)
@@ -47,6 +50,11 @@ struct PrefillLoad {
   int64_t free_blocks = 0;
 };
 
+/// Where a prompt of `length` tokens is entered whose first `cached` tokens have their global rows already. The rows from
+/// there to `cached` are computed again for their windows and, where the decoder replays them, for their boundary rows, but
+/// store no global rows. `exact`: early enough that no truncated window reaches anything that is kept (spec/ced.md 7).
+Position resume_start(const LoadedModel& model, ReplayMode mode, Position cached, Position length);
+
 /// One thread drives one engine.
 class PrefillEngine {
  public:
@@ -58,7 +66,19 @@ class PrefillEngine {
   /// Takes a slot and all pages the prompt needs. Errors: context_too_long (can never fit; names need and
   /// capacity), overloaded (no room now), invalid_argument (empty prompt, id outside the vocabulary).
   Status submit(PrefillRequest request);
+  /// No request that could go on; those that wait for resume() do not count.
   bool idle() const;
+
+  /// How many of `cached_blocks` leading blocks are worth importing for a prompt of `length` tokens: whole blocks that
+  /// leave a token to compute; none where the replay would begin at the prompt's start anyway.
+  int64_t usable_blocks(Position length, int64_t cached_blocks) const;
+  /// Copies a cached block (host memory) into its page; in any order. REQUIRES: submit() with cached_blocks > index, not
+  /// yet resumed. Errors: not_found, invalid_argument.
+  Status import_block(RequestId id, int64_t index, std::span<const std::byte> bytes);
+  /// Begins to compute behind the first `blocks` blocks, all of which were imported; fewer than announced, or none, when
+  /// the rest could not be had. The windows of the encoder layers are rebuilt by a replay (resume_start()). Errors:
+  /// not_found, invalid_argument.
+  Status resume(RequestId id, int64_t blocks);
 
   /// One chunk over the queued requests, shortest remaining first with ageing. Nothing to do: no events.
   Result<std::vector<PrefillEvent>> step();

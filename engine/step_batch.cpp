@@ -45,7 +45,8 @@ void fill_compress_plan(UploadBatch& uploads, const StepBatch& batch, int64_t ra
     if (!sequence.writes_global) continue;
     const int64_t first_row = batch.row_begin[s];
     const int64_t first_open = sequence.end() / ratio * ratio;
-    for (int64_t group = sequence.start / ratio; (group + 1) * ratio <= sequence.end(); ++group) {
+    const int64_t first_group = std::max(sequence.start, sequence.write_floor) / ratio;
+    for (int64_t group = first_group; (group + 1) * ratio <= sequence.end(); ++group) {
       for (int64_t m = 0; m < ratio; ++m) {
         const Position p = group * ratio + m;
         const bool in_chunk = p >= sequence.start;
@@ -57,7 +58,8 @@ void fill_compress_plan(UploadBatch& uploads, const StepBatch& batch, int64_t ra
       positions.push_back(group * ratio);
       targets.push_back(group);
     }
-    for (Position p = std::max(sequence.start, first_open); p < sequence.end(); ++p) {
+    for (Position p = std::max({sequence.start, first_open, sequence.write_floor});
+         p < sequence.end(); ++p) {
       pending_target[static_cast<size_t>(first_row + p - sequence.start)] =
           static_cast<int32_t>(sequence.slot.value * (ratio - 1) + p % ratio);
     }
@@ -124,7 +126,8 @@ StepBatch make_step_batch(kernels::KernelContext& ctx, const LoadedModel& model,
       ids.push_back(id);
       batch.positions_host.push_back(position);
       row_sequence.push_back(static_cast<int32_t>(s));
-      boundary_targets.push_back(sequence.writes_global ? position : -1);
+      const bool stored = sequence.writes_global && position >= sequence.write_floor;
+      boundary_targets.push_back(stored ? position : -1);
       image_mask.push_back(model.is_image(id) ? 1 : 0);
       any_image = any_image || image_mask.back() != 0;
     }

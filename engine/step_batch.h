@@ -26,6 +26,9 @@ struct BatchSequence {
   Position window_floor = 0;
   /// Whether global rows are stored. A replay reads rows that the encoder wrote already.
   bool writes_global = true;
+  /// Lowest position whose global row is stored: what lies below came from elsewhere and is only read. A multiple of every
+  /// compress ratio, so that no group straddles it.
+  Position write_floor = 0;
   /// Whether window rows are stored. Padding stores nothing.
   bool writes_window = true;
 
