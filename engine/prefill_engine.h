@@ -37,11 +37,11 @@ struct PrefillEvent {
   RequestId id;
   int64_t rows = 0;       // prompt rows computed in this step, those of a replay included
   Position computed = 0;  // leading prompt rows that are done, the cached ones included
-  Position cached = 0;    // of them came from the cache
   int64_t blocks_ready =
       0;  // leading KV blocks whose rows are all written (the last, open one included
           // once the prompt is finished)
   bool finished = false;
+  Position cached = 0;  // of `computed` came from the cache
 };
 
 struct PrefillLoad {
