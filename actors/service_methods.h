@@ -1,0 +1,15 @@
+#pragma once
+// Methods of transport::Calls: every number of the cluster is given out here. A number whose request or reply changes is
+// not used again.
+
+#include "transport/calls.h"
+
+namespace cedar::actors {
+
+// Engram service: 1 to 15.
+inline constexpr transport::CallMethod kFetchEngramRows = 1;
+
+// Indexer service: 16 to 31.
+// Pipeline stages: 32 to 63.
+
+}  // namespace cedar::actors
