@@ -57,6 +57,7 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
     RouterOptions router_options;
     router_options.max_queued = options.system.max_queued;
     router_options.sum_reports = true;
+    router_options.trace = options.system.trace;
     router_options.max_replacements = options.max_replacements;
     const auto actor = system->spawn<Router>(router_options, board);
     router = caf::actor_cast<RouterActor>(actor);
@@ -83,7 +84,7 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
   stages = system->spawn<LocalStages>(
       stage_options,
       detached_stages(std::move(engines.encoder), std::move(engines.decoder), plane, memory,
-                      stage_board),
+                      stage_board, options.system.trace),
       std::move(listeners));
   return {};
 }

@@ -71,6 +71,7 @@ Status DecoderStage::start() {
   CEDAR_TRY(engine_, setup_.make_engine());
   setup_.pulls.block_bytes = engine_->block_bytes();
   setup_.pulls.state_bytes = engine_->max_handoff_bytes();
+  setup_.pulls.trace = setup_.trace;
   OfferPuller::Handlers handlers;
   handlers.pulled = [stage = address()](uint64_t pull, const Status& status) {
     tell(stage, PullEnded{pull, outcome(status)});
@@ -314,8 +315,14 @@ void DecoderStage::give_up_attempt(Lives::iterator entry, const Error& error) {
 
 void DecoderStage::step() {
   step_scheduled_ = false;
+  const auto begin = monitoring::Trace::Clock::now();
   auto events = engine_->step();
   if (events) {
+    if (setup_.trace) {
+      setup_.trace->work(monitoring::Track::decoder, "step", begin, monitoring::Trace::Clock::now(),
+                         {{"tokens", static_cast<int64_t>(events->size())},
+                          {"sequences", static_cast<int64_t>(lives_.size())}});
+    }
     std::map<RequestId, std::vector<engine::TokenEvent>> batches;
     for (engine::TokenEvent& event : *events) batches[event.id].push_back(std::move(event));
     for (auto& [number, tokens] : batches) {

@@ -18,6 +18,7 @@
 #include "actors/messages.h"
 #include "actors/offer_puller.h"
 #include "actors/stage_engines.h"
+#include "monitoring/trace.h"
 
 namespace cedar::actors {
 
@@ -25,7 +26,8 @@ struct DecoderStageSetup {
   DecoderEngineFactory make_engine;
   DataPlane plane;
   std::shared_ptr<LoadBoard> board;
-  OfferPullerOptions pulls;  // the sizes of blocks and states come from the engine
+  OfferPullerOptions pulls;                  // the sizes of blocks and states come from the engine
+  std::shared_ptr<monitoring::Trace> trace;  // null: none
 };
 
 /// From the stage's own data plane. `error` has the code ok when all went well.

@@ -111,8 +111,10 @@ void EncoderStage::submit_waiting() {
 
 void EncoderStage::step() {
   step_scheduled_ = false;
+  const auto begin = monitoring::Trace::Clock::now();
   auto events = engine_->step();
   if (events) {
+    trace_chunk(begin, *events);
     for (const engine::PrefillEvent& event : *events) report(event);
   } else {
     // The engine cannot say which request is to blame, so none of them can go on.
@@ -125,6 +127,15 @@ void EncoderStage::step() {
   }
   if (!engine_->idle()) schedule_step();
   publish_load();
+}
+
+void EncoderStage::trace_chunk(transport::TimePoint begin,
+                               const std::vector<engine::PrefillEvent>& events) const {
+  if (!setup_.trace || events.empty()) return;
+  int64_t rows = 0;
+  for (const engine::PrefillEvent& event : events) rows += event.rows;
+  setup_.trace->work(monitoring::Track::encoder, "chunk", begin, monitoring::Trace::Clock::now(),
+                     {{"rows", rows}, {"requests", static_cast<int64_t>(events.size())}});
 }
 
 void EncoderStage::report(const engine::PrefillEvent& event) {

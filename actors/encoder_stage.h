@@ -18,6 +18,7 @@
 #include "actors/load_board.h"
 #include "actors/messages.h"
 #include "actors/stage_engines.h"
+#include "monitoring/trace.h"
 
 namespace cedar::actors {
 
@@ -26,6 +27,7 @@ struct EncoderStageSetup {
   std::shared_ptr<ExportMemory> memory;  // of `plane`
   DataPlane plane;
   std::shared_ptr<LoadBoard> board;
+  std::shared_ptr<monitoring::Trace> trace;  // null: none
 };
 
 class EncoderStage final : public EncoderStageActor::extend<caf::reacts_to<StepAtom>>::base {
@@ -57,6 +59,8 @@ class EncoderStage final : public EncoderStageActor::extend<caf::reacts_to<StepA
   bool try_submit(RequestId id);
   void submit_waiting();
   void step();
+  void trace_chunk(transport::TimePoint begin,
+                   const std::vector<engine::PrefillEvent>& events) const;
   void report(const engine::PrefillEvent& event);
   Status offer_blocks(RequestId id, Work& work, int64_t ready, PrefillProgress& progress);
   /// Offers the state of a prompt that has been read, or lets it wait for a slot.

@@ -60,20 +60,21 @@ Result<LocalEngines> make_local_engines(std::shared_ptr<const engine::LoadedMode
 
 StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory decoder,
                               const DataPlane& plane, std::shared_ptr<ExportMemory> memory,
-                              std::shared_ptr<LoadBoard> board) {
+                              std::shared_ptr<LoadBoard> board,
+                              std::shared_ptr<monitoring::Trace> trace) {
   StageSpawners spawners;
   spawners.endpoint = plane.endpoint;
   if (encoder) {
     spawners.encoder = [setup = EncoderStageSetup{std::move(encoder), std::move(memory), plane,
-                                                  board}](caf::actor_system& system) {
+                                                  board, trace}](caf::actor_system& system) {
       return EncoderStageActor(system.spawn<EncoderStage, caf::detached>(setup));
     };
   }
   if (decoder) {
-    spawners.decoder =
-        [setup = DecoderStageSetup{std::move(decoder), plane, board}](caf::actor_system& system) {
-          return DecoderStageActor(system.spawn<DecoderStage, caf::detached>(setup));
-        };
+    spawners.decoder = [setup = DecoderStageSetup{std::move(decoder), plane, board, {}, trace}](
+                           caf::actor_system& system) {
+      return DecoderStageActor(system.spawn<DecoderStage, caf::detached>(setup));
+    };
   }
   return spawners;
 }

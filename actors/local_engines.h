@@ -11,6 +11,7 @@
 #include "core/result.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
+#include "monitoring/trace.h"
 
 namespace cedar::actors {
 
@@ -36,6 +37,7 @@ Result<LocalEngines> make_local_engines(std::shared_ptr<const engine::LoadedMode
 /// Stage actors of this process, on threads of their own.
 StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory decoder,
                               const DataPlane& plane, std::shared_ptr<ExportMemory> memory,
-                              std::shared_ptr<LoadBoard> board);
+                              std::shared_ptr<LoadBoard> board,
+                              std::shared_ptr<monitoring::Trace> trace = nullptr);
 
 }  // namespace cedar::actors

@@ -124,7 +124,10 @@ bool OfferPuller::issue(uint64_t id, Active& active) {
     pull.slots.push_back(slot);
     request.target.push_back({slots.region->id(), slot * static_cast<uint64_t>(slots.bytes)});
   }
-  request.deadline = std::min(fetch.deadline, transport::Clock::now() + options_.pull_timeout);
+  pull.begin = transport::Clock::now();
+  pull.handoff = fetch.attempt.handoff;
+  pull.bytes = request.source.bytes();
+  request.deadline = std::min(fetch.deadline, pull.begin + options_.pull_timeout);
   request.release_lease = false;
   const uint64_t number = ++last_id_;
   // The region stays as long as someone may write to it, even without this object.
@@ -151,6 +154,14 @@ void OfferPuller::pulled(uint64_t number, const Status& status) {
   if (at == pulls_.end()) return;
   const Pull pull = std::move(at->second);
   pulls_.erase(at);
+  if (options_.trace) {
+    options_.trace->span("pull", pull.state ? "state" : "blocks", number, pull.begin,
+                         transport::Clock::now(),
+                         {{"blocks", pull.state ? 0 : static_cast<int64_t>(pull.part.count)},
+                          {"bytes", static_cast<int64_t>(pull.bytes)},
+                          {"ok", status ? 1 : 0},
+                          {"handoff", static_cast<int64_t>(pull.handoff.value)}});
+  }
   if (const auto fetch = fetches_.find(pull.fetch); fetch != fetches_.end()) {
     Active& active = fetch->second;
     --active.running;

@@ -15,6 +15,7 @@
 
 #include "actors/data_plane.h"
 #include "actors/export_memory.h"
+#include "monitoring/trace.h"
 
 namespace cedar::actors {
 
@@ -26,7 +27,8 @@ struct OfferPullerOptions {
   size_t pull_blocks = 32;  // at most so many in one pull, so that imports begin before all is here
   std::chrono::milliseconds connect_timeout{5000};
   std::chrono::milliseconds pull_timeout{
-      10000};  // of one pull; the request's deadline bounds it, too
+      10000};                                // of one pull; the request's deadline bounds it, too
+  std::shared_ptr<monitoring::Trace> trace;  // null: none
 };
 
 /// Ranges to fetch for one hand-off.
@@ -92,6 +94,10 @@ class OfferPuller {
     std::vector<size_t> slots;
     bool state = false;
     transport::TransferId transfer;
+    transport::TimePoint begin;
+    // What the trace says of it, when its fetch may be gone.
+    HandoffId handoff;
+    uint64_t bytes = 0;
   };
   /// Slots of one size in one region.
   struct Slots {

@@ -94,7 +94,8 @@ void Router::submit(SubmitRequest message) {
         make_error(Errc::unavailable, std::string("the ") + kind + " is missing"));
   }
   if (const Status fits = check_fits(request); !fits) return message.sink->fail(fits.error());
-  Waiting waiting{std::move(message), Clock::now() + request.deadline};
+  const auto now = Clock::now();
+  Waiting waiting{std::move(message), now + request.deadline, now};
   if (waiting_.empty() && try_start(waiting)) return publish();
   if (static_cast<int64_t>(waiting_.size()) < options_.max_queued) {
     const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), request.priority,
@@ -140,9 +141,10 @@ bool Router::try_start(const Waiting& waiting) {
   running.deadline = waiting.deadline;
   promise_encoder(running, *encoder);
   promise_decoder(running, *decoder);
-  running.session = spawn<Session, caf::monitored>(SessionSetup{
-      request, waiting.message.sink, waiting.deadline, choice_of(*encoder), choice_of(*decoder),
-      caf::actor_cast<RouterActor>(this), options_.max_replacements});
+  running.session = spawn<Session, caf::monitored>(
+      SessionSetup{request, waiting.message.sink, waiting.deadline, choice_of(*encoder),
+                   choice_of(*decoder), caf::actor_cast<RouterActor>(this),
+                   options_.max_replacements, options_.trace, waiting.arrival});
   sessions_[running.session.address()] = id;
   running_.emplace(id, std::move(running));
   return true;

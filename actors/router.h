@@ -19,6 +19,7 @@
 #include "actors/membership_messages.h"
 #include "actors/messages.h"
 #include "actors/stage_table.h"
+#include "monitoring/trace.h"
 
 namespace cedar::actors {
 
@@ -33,6 +34,7 @@ struct RouterOptions {
   int64_t affinity_blocks = 4;
   /// The board's stage figures are sums of the nodes' reports; otherwise the stages write them themselves.
   bool sum_reports = false;
+  std::shared_ptr<monitoring::Trace> trace;  // null: none
 };
 
 class Router final : public RouterActor::extend_with<NodeListener>::base {
@@ -51,6 +53,7 @@ class Router final : public RouterActor::extend_with<NodeListener>::base {
   struct Waiting {
     SubmitRequest message;
     Clock::time_point deadline;
+    Clock::time_point arrival;
   };
   struct Running {
     std::shared_ptr<const GenerateRequest> request;

@@ -32,6 +32,10 @@ Session::Session(caf::actor_config& config, SessionSetup setup)
     : typed_event_based_actor(config), setup_(std::move(setup)), attempt_{new_handoff(), 1} {}
 
 Session::behavior_type Session::make_behavior() {
+  phase_begin_ = monitoring::Trace::Clock::now();
+  if (setup_.trace) {
+    setup_.trace->span("phase", "queue", id().value, setup_.arrival, phase_begin_);
+  }
   monitor(setup_.encoder.stage);
   monitor(setup_.decoder.stage);
   set_down_handler([this](caf::down_msg& down) { on_down(down); });
@@ -53,6 +57,26 @@ Session::behavior_type Session::make_behavior() {
         }
       },
   };
+}
+
+void Session::enter(Phase phase) {
+  static constexpr const char* kNames[] = {"reserve", "prefill", "hand-over", "replay",
+                                           "decode",  "reroute", "done"};
+  const auto now = monitoring::Trace::Clock::now();
+  if (setup_.trace && phase != phase_) {
+    const std::initializer_list<monitoring::TraceField> fields = {
+        {"request", static_cast<int64_t>(id().value)},
+        {"handoff", static_cast<int64_t>(attempt_.handoff.value)},
+        {"attempt", attempt_.number}};
+    const uint64_t line = id().value;
+    setup_.trace->span("phase", kNames[static_cast<size_t>(phase_)], line, phase_begin_, now,
+                       fields);
+    if (phase == Phase::done) {
+      setup_.trace->span("request", "request", line, setup_.arrival, now, fields);
+    }
+  }
+  if (phase != phase_) phase_begin_ = now;
+  phase_ = phase;
 }
 
 void Session::on_exit() {
@@ -79,7 +103,7 @@ void Session::on_down(const caf::down_msg& down) {
 }
 
 void Session::reserve() {
-  phase_ = Phase::reserving;
+  enter(Phase::reserving);
   has_room_ = false;
   // The stage answers only when there is room.
   request(setup_.decoder.stage, remaining(),
@@ -109,7 +133,7 @@ void Session::on_no_room(const caf::error& error) {
 }
 
 void Session::prefill() {
-  phase_ = Phase::prefilling;
+  enter(Phase::prefilling);
   if (!resumed() && told_computed_ < 0) {
     told_computed_ = 0;
     setup_.sink->event(PrefillEvent{0, prompt_tokens()});
@@ -133,7 +157,7 @@ void Session::on_progress(PrefillProgress progress) {
          ImportBlocks{attempt_, progress.first_block, std::move(progress.blocks)});
   }
   if (progress.finished) {
-    phase_ = Phase::handing_over;
+    enter(Phase::handing_over);
     send(setup_.decoder.stage, TakeOver{attempt_, std::move(progress.state)});
     send(setup_.router, EncoderFree{id()});
   }
@@ -149,13 +173,13 @@ void Session::on_progress(PrefillProgress progress) {
 
 void Session::on_replay(const ReplayBegun& message) {
   if (message.id != attempt_.handoff || phase_ != Phase::handing_over) return;
-  phase_ = Phase::replaying;
+  enter(Phase::replaying);
   if (!resumed()) setup_.sink->event(ReplayEvent{});
 }
 
 void Session::on_tokens(TokenBatch batch) {
   if (batch.id != attempt_.handoff || batch.tokens.empty()) return;
-  if (phase_ == Phase::replaying) phase_ = Phase::decoding;
+  if (phase_ == Phase::replaying) enter(Phase::decoding);
   if (phase_ != Phase::decoding) return;
   const engine::TokenEvent last = batch.tokens.back();
   const bool failed = last.finish == engine::FinishReason::failed;
@@ -200,14 +224,14 @@ void Session::replace_encoder(Error reason) {
   if (!may_replace(reason)) return;
   cancel_at(setup_.encoder.stage);
   ++attempt_.number;
-  phase_ = Phase::rerouting;
+  enter(Phase::rerouting);
   request(setup_.router, remaining(), ReplaceEncoder{id(), std::exchange(setup_.encoder.stage, {})})
       .then(
           [this, attempt = attempt_](EncoderChoice& choice) {
             if (attempt != attempt_ || phase_ != Phase::rerouting) return;
             setup_.encoder = std::move(choice);
             monitor(setup_.encoder.stage);
-            phase_ = Phase::reserving;
+            enter(Phase::reserving);
             if (has_room_) prefill();
           },
           [this, attempt = attempt_, reason](const caf::error&) {
@@ -219,7 +243,7 @@ void Session::replace_decoder(Error reason) {
   if (!may_replace(reason)) return;
   abandon();
   attempt_ = {new_handoff(), 1};
-  phase_ = Phase::rerouting;
+  enter(Phase::rerouting);
   if (!emitted_.empty()) {
     // The old request may be in use by a stage.
     auto resumed = std::make_shared<GenerateRequest>(*setup_.request);
@@ -244,7 +268,7 @@ void Session::replace_decoder(Error reason) {
 
 void Session::finish(engine::FinishReason reason) {
   if (phase_ == Phase::done) return;
-  phase_ = Phase::done;
+  enter(Phase::done);
   setup_.sink->finish(reason);
   quit();
 }
@@ -252,7 +276,7 @@ void Session::finish(engine::FinishReason reason) {
 void Session::fail(Error error) {
   if (phase_ == Phase::done) return;
   abandon();
-  phase_ = Phase::done;
+  enter(Phase::done);
   setup_.sink->fail(std::move(error));
   quit();
 }

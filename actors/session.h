@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "actors/messages.h"
+#include "monitoring/trace.h"
 
 namespace cedar::actors {
 
@@ -24,7 +25,9 @@ struct SessionSetup {
   EncoderChoice encoder;
   DecoderChoice decoder;
   RouterActor router;
-  int32_t max_replacements = 3;  // of stages
+  int32_t max_replacements = 3;                     // of stages
+  std::shared_ptr<monitoring::Trace> trace;         // null: none
+  std::chrono::steady_clock::time_point arrival{};  // of the request
 };
 
 class Session final : public SessionActor::base {
@@ -55,6 +58,8 @@ class Session final : public SessionActor::base {
   }
   bool resumed() const { return !setup_.request->decode.emitted.empty(); }
   std::chrono::milliseconds remaining() const;
+  /// Ends the phase that was, in the trace.
+  void enter(Phase phase);
   void reserve();
   void on_no_room(const caf::error& error);
   void prefill();
@@ -77,6 +82,7 @@ class Session final : public SessionActor::base {
   SessionSetup setup_;
   Attempt attempt_;  // the current one; what speaks of another is late
   Phase phase_ = Phase::reserving;
+  std::chrono::steady_clock::time_point phase_begin_;
   int32_t replacements_ = 0;
   int64_t told_computed_ = -1;  // of the prompt, so that progress never goes back
   bool told_read_ = false;

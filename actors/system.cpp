@@ -56,7 +56,7 @@ Stats ActorClient::stats() const {
   return stats;
 }
 
-System::Impl::Impl(const SystemOptions& options) {
+System::Impl::Impl(const SystemOptions& options) : trace(options.trace) {
   auto loopback = transport::make_loopback_transport({}, transport::make_loopback_hub());
   CEDAR_ASSERT(loopback.has_value(), loopback.error().message());
   transport = std::move(*loopback);
@@ -141,6 +141,7 @@ Result<std::unique_ptr<System>> System::start(std::shared_ptr<const engine::Load
   }
   RouterOptions router;
   router.max_queued = options.max_queued;
+  router.trace = options.trace;
   LocalStagesOptions stages;
   stages.encoder = engines.encoder_capacity;
   stages.decoder = engines.decoder_capacity;

@@ -9,6 +9,10 @@
 #include "engine/loaded_model.h"
 #include "engine/options.h"
 
+namespace cedar::monitoring {
+class Trace;
+}
+
 namespace cedar::actors {
 
 struct SystemOptions {
@@ -17,6 +21,7 @@ struct SystemOptions {
   int64_t max_throughput = 100;  // messages an actor handles before it yields its thread
   int64_t max_queued = 256;
   int64_t cache_bytes = int64_t{64} << 20;
+  std::shared_ptr<monitoring::Trace> trace;  // null: none
 };
 
 class System {

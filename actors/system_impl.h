@@ -17,6 +17,7 @@
 #include "actors/router.h"
 #include "actors/stage_engines.h"
 #include "actors/system.h"
+#include "monitoring/trace.h"
 
 namespace cedar::actors {
 
@@ -43,6 +44,7 @@ struct System::Impl {
   caf::actor_system_config config;
   std::unique_ptr<caf::actor_system> system;
   std::shared_ptr<LoadBoard> board = std::make_shared<LoadBoard>();
+  std::shared_ptr<monitoring::Trace> trace;  // null: none
   RouterActor router;
   LocalStagesActor stages;
   KvCacheActor kv_cache;
@@ -59,7 +61,7 @@ struct System::Impl {
 inline StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory decoder,
                                      const System::Impl& system) {
   return detached_stages(std::move(encoder), std::move(decoder), system.plane, system.memory,
-                         system.board);
+                         system.board, system.trace);
 }
 
 /// An exit message that overtakes whatever waits in the mailbox. Null: nothing happens.

@@ -21,6 +21,7 @@
 #include "core/log.h"
 #include "gateway/gateway.h"
 #include "monitoring/metrics.h"
+#include "monitoring/trace.h"
 
 namespace cedar::apps {
 namespace {
@@ -92,7 +93,8 @@ class Watch {
   std::optional<std::string> reason_;
 };
 
-int run(const config::ClusterConfig& config, const config::NodeSettings& node) {
+int run(const config::ClusterConfig& config, const config::NodeSettings& node,
+        const std::string& trace_file) {
   const config::ServeConfig serve = config.serve_config(node);
   const bool has_certificate = node.has("gateway") && !serve.http.tls_certificate.empty();
   StopSignals signals(has_certificate ? Hangup::reloads : Hangup::stops);
@@ -132,6 +134,13 @@ int run(const config::ClusterConfig& config, const config::NodeSettings& node) {
   }
   identify_model(*options, files.text, files.model.get());
 
+  std::shared_ptr<monitoring::Trace> trace;
+  if (!trace_file.empty()) {
+    auto opened = monitoring::Trace::open({trace_file, "cedar node " + node.name, node.id().value});
+    if (!opened) return fail(opened.error().message());
+    trace = options->system.trace = std::move(*opened);
+  }
+
   Watch watch("cedar node " + node.name + " is ready: " + joined(node.roles),
               options->gateways.size());
   options->on_event = [&watch](Event event, const std::string& who, const Error& error) {
@@ -170,6 +179,7 @@ int run(const config::ClusterConfig& config, const config::NodeSettings& node) {
   self->drain(grace);
   if (gateway) gateway->finish_stop(Milliseconds(1000));
   self->close();
+  if (trace) trace->finish();
   log::info("node", "stopped");
   const int status = reason ? fail("node " + node.name + " ends: " + *reason) : 0;
   // Not through destructors: see ~ClusterNode. Everything that has to be told or freed elsewhere has been.
@@ -182,9 +192,11 @@ int run(const config::ClusterConfig& config, const config::NodeSettings& node) {
 int run_node(int argc, char** argv) {
   std::string name;
   std::string file;
+  std::string trace_file;
   CLI::App app("Runs one node of a cluster.", "cedar node");
   app.add_option("NAME", name, "which node of the file this process is")->required();
   app.add_option("--config", file, "the cluster's file (docs/config.md)")->required();
+  app.add_option("--trace", trace_file, "write what happens when to this file (docs/tracing.md)");
   if (const auto status = parse_options(app, argc, argv)) return *status;
   const auto config = config::load_cluster_config(file);
   if (!config) {
@@ -198,7 +210,7 @@ int run_node(int argc, char** argv) {
     fail(file + " has no node \"" + name + "\"; it has " + joined(names));
     return 2;
   }
-  return run(*config, *node);
+  return run(*config, *node, trace_file);
 }
 
 }  // namespace cedar::apps

@@ -17,6 +17,7 @@
 #include "core/thread_pool.h"
 #include "gateway/gateway.h"
 #include "monitoring/metrics.h"
+#include "monitoring/trace.h"
 
 namespace cedar::apps {
 namespace {
@@ -31,7 +32,7 @@ int fail(const std::string& message) {
 /// Command line over file over defaults.
 struct Arguments {
   std::string config_file;
-  std::string model, name, host, thinking, replay, device;
+  std::string model, name, host, thinking, replay, device, trace;
   std::optional<int64_t> port, threads, max_sequences, max_context;
 };
 
@@ -54,6 +55,7 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("--replay", a.replay, "how the decoder rebuilds its windows (default bounded)")
       ->check(CLI::IsMember({"bounded", "exact"}));
   app.add_option("--device", a.device, "cpu, cuda or cuda:N (default cpu)");
+  app.add_option("--trace", a.trace, "write what happens when to this file (docs/tracing.md)");
 }
 
 /// A setting that the command line gave is complained of by the name it has there.
@@ -101,7 +103,7 @@ Result<config::ServeConfig> read_config(const Arguments& a) {
   return c;
 }
 
-int serve(const config::ServeConfig& c) {
+int serve(const config::ServeConfig& c, const std::string& trace_file) {
   const bool has_certificate = !c.http.tls_certificate.empty();
   StopSignals signals(has_certificate ? Hangup::reloads : Hangup::stops);
   // Before the model, which takes minutes to load: mistakes are told at once.
@@ -131,6 +133,11 @@ int serve(const config::ServeConfig& c) {
   std::unique_ptr<gateway::Gateway> gateway;
   actors::SystemOptions options = system_options(c, *device, threads);
   options.engine.constraints = make_constraints(files->text);
+  if (!trace_file.empty()) {
+    auto trace = monitoring::Trace::open({trace_file, "cedar serve", 1});
+    if (!trace) return fail(trace.error().message());
+    options.trace = std::move(*trace);
+  }
   auto system = actors::System::start(files->model, options);
   if (!system) return fail(system.error().message());
   auto started = gateway::Gateway::start(*access, card, (*system)->client(), metrics);
@@ -171,7 +178,7 @@ int run_serve(int argc, char** argv) {
     fail(config.error().context);
     return 2;
   }
-  return serve(*config);
+  return serve(*config, arguments.trace);
 }
 
 }  // namespace cedar::apps

@@ -179,9 +179,11 @@ class Server(Client):
 
 
 class Cluster(Client):
-    """`nodes`: name -> roles. `settings`: TOML for the shared tables. `hosts`: name -> (address, command prefix)."""
+    """`nodes`: name -> roles. `settings`: TOML for the shared tables. `hosts`: name -> (address, command prefix). `traces`:
+    every node writes one, see trace()."""
 
-    def __init__(self, program, model, nodes, settings="", hosts=None, cluster=None):
+    def __init__(self, program, model, nodes, settings="", hosts=None, cluster=None, traces=False):
+        self.traces = traces
         self.program = program
         self.folder = tempfile.TemporaryDirectory(prefix="cedar-cluster-")
         self.roles = nodes
@@ -225,8 +227,19 @@ class Cluster(Client):
                 self.retired.append(self.nodes[name])
             prefix = self.hosts[name][1] if name in self.hosts else []
             log = os.path.join(self.folder.name, f"{name}-{len(self.retired)}.log")
-            self.nodes[name] = Node([*prefix, self.program, "node", name, "--config", config or self.config], log)
+            command = [*prefix, self.program, "node", name, "--config", config or self.config]
+            if self.traces:
+                command += ["--trace", self.trace_path(name)]
+            self.nodes[name] = Node(command, log)
         return self
+
+    def trace_path(self, name):
+        return os.path.join(self.folder.name, name + ".trace.json")
+
+    def trace(self, name):
+        """The events of a node that has ended."""
+        with open(self.trace_path(name), encoding="utf-8") as f:
+            return json.load(f)
 
     def wait_ready(self):
         """Every node has been started, every stage is registered, and the gateway serves."""
