@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "engine/candidate_sampling.h"
@@ -11,6 +12,7 @@
 #include "engine/request_checks.h"
 #include "engine/ring_runs.h"
 #include "engine/runtime.h"
+#include "engine/sharded_keys.h"
 #include "engine/structured/constraints.h"
 #include "engine/upload.h"
 
@@ -62,6 +64,7 @@ struct DecodeEngine::Impl {
   EngineOptions options;
   Runtime runtime;
   SequenceStore store;
+  std::optional<ShardedKeys> sharded;  // set once the store has its place
   DecodeGraphs graphs;
   std::map<RequestId, Decode> requests;
   StepStats stats;
@@ -77,6 +80,7 @@ struct DecodeEngine::Impl {
         graphs(*model, store, *engram, options.numeric, runtime.context()) {}
 
   StepPlan plan_step();
+  void spread_keys(const StepPlan& plan);
   Result<StreamState> encode_new_tokens(Forward& forward, const StepPlan& plan);
   Result<StreamState> join_replay(const StepPlan& plan, const StreamState& decoded);
   std::vector<BatchSequence> encoder_rows(const StepPlan& plan);
@@ -116,6 +120,12 @@ Result<std::unique_ptr<DecodeEngine>> DecodeEngine::create(std::shared_ptr<const
   std::unique_ptr<DecodeEngine> engine(new DecodeEngine());
   engine->impl_ =
       std::make_unique<Impl>(std::move(model), std::move(engram), complete, std::move(store));
+  Impl& impl = *engine->impl_;
+  CEDAR_TRY(
+      ShardedKeys sharded,
+      ShardedKeys::create(*impl.model, impl.store,
+                          static_cast<LayerId>(impl.model->plan.layers.size()), impl.options));
+  impl.sharded.emplace(std::move(sharded));
   return engine;
 }
 
@@ -264,6 +274,7 @@ Status DecodeEngine::Impl::place_pending(const Decode& decode) {
 void DecodeEngine::cancel(RequestId id) {
   const auto found = impl_->requests.find(id);
   if (found == impl_->requests.end()) return;
+  impl_->sharded->close(found->second.slot);
   impl_->store.release(found->second.slot);
   impl_->requests.erase(found);
 }
@@ -311,6 +322,18 @@ StepPlan DecodeEngine::Impl::plan_step() {
     }
   }
   return plan;
+}
+
+void DecodeEngine::Impl::spread_keys(const StepPlan& plan) {
+  const int64_t block_tokens = model->layout.block_tokens;
+  for (const Decode* decode : plan.decoding) {
+    // The last token has been sampled, not computed.
+    const auto tokens = static_cast<int64_t>(decode->tokens.size());
+    sharded->finished(decode->slot, tokens, (tokens - 1) / block_tokens);
+  }
+  for (const auto& [decode, rows] : plan.replaying) {
+    sharded->finished(decode->slot, decode->read_length(), decode->read_length() / block_tokens);
+  }
 }
 
 std::vector<BatchSequence> DecodeEngine::Impl::encoder_rows(const StepPlan& plan) {
@@ -436,7 +459,7 @@ TokenEvent DecodeEngine::Impl::event_of(Decode& decode, Result<SampledToken> sam
 Result<StepLogits> DecodeEngine::Impl::launched_step(const StepPlan& plan) {
   runtime.begin_step();
   kernels::KernelContext& ctx = runtime.context();
-  Forward forward(*model, store, *engram, options.numeric, ctx);
+  Forward forward(*model, store, *engram, options.numeric, ctx, nullptr, &*sharded);
   StreamState decoded;
   if (!plan.decoding.empty()) {
     CEDAR_TRY(decoded, encode_new_tokens(forward, plan));
@@ -476,6 +499,7 @@ Result<std::vector<TokenEvent>> DecodeEngine::step() {
   impl.stats = {};
   if (plan.decoding.empty() && plan.replaying.empty()) return events;
   const auto begin = std::chrono::steady_clock::now();
+  impl.spread_keys(plan);
   std::vector<BatchSequence> encoder = impl.encoder_rows(plan);
   StepLogits out;
   if (impl.options.decode_graphs && plan.replaying.empty() && impl.graphs.takes(encoder)) {

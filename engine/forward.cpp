@@ -31,13 +31,14 @@ Status linear_bf16_in(kernels::KernelContext& ctx, const kernels::PackedWeight& 
 
 Forward::Forward(const LoadedModel& model, SequenceStore& store, EngramSource& engram,
                  const NumericOptions& numeric, kernels::KernelContext& ctx,
-                 ForwardObserver* observer)
+                 ForwardObserver* observer, const ShardedKeys* sharded)
     : model_(model),
       store_(store),
       engram_(engram),
       numeric_(numeric),
       ctx_(ctx),
-      observer_(observer) {}
+      observer_(observer),
+      sharded_(sharded) {}
 
 const LayerWeights& Forward::weights(LayerId layer) const {
   const auto& held = model_.layers[static_cast<size_t>(layer)];
@@ -163,6 +164,8 @@ Status Forward::attend_layer(LayerId id, const StepBatch& batch, SharedAttention
       select.kv = kv;
       select.keys = index_keys(layer_plan, batch, kv);
       select.inv_freq = in.inv_freq;
+      select.source = static_cast<int32_t>(model_.plan.source_index(*layer_plan.kv_source));
+      select.sharded = sharded_;
       select.storage = storage;
       CEDAR_CHECK_OK(select_rows(ctx_, model_.config, numeric_, select, shared, observer_));
     }

@@ -23,7 +23,7 @@ class Forward {
  public:
   Forward(const LoadedModel& model, SequenceStore& store, EngramSource& engram,
           const NumericOptions& numeric, kernels::KernelContext& ctx,
-          ForwardObserver* observer = nullptr);
+          ForwardObserver* observer = nullptr, const ShardedKeys* sharded = nullptr);
 
   /// Fresh stream state: embeddings in every copy, identity pre-mix. `image_rows`, if any, replace the rows
   /// with override_index >= 0.
@@ -83,6 +83,7 @@ class Forward {
   NumericOptions numeric_;
   kernels::KernelContext& ctx_;
   ForwardObserver* observer_;
+  const ShardedKeys* sharded_;
 };
 
 }  // namespace cedar::engine

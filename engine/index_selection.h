@@ -21,6 +21,8 @@ struct SelectionStorage {
 SelectionStorage reserve_selection(kernels::KernelContext& ctx, const model::ModelConfig& config,
                                    const model::LayerPlan& plan, const StepBatch& batch);
 
+class ShardedKeys;
+
 struct SelectionInput {
   const model::LayerPlan* plan = nullptr;
   const LayerWeights* weights = nullptr;
@@ -32,6 +34,8 @@ struct SelectionInput {
   kernels::PagedRows keys;
   const float* inv_freq = nullptr;
   SelectionStorage storage;
+  int32_t source = 0;                    // of kv: index into ModelPlan::kv_sources
+  const ShardedKeys* sharded = nullptr;  // sequences whose keys are spread; null: none
 };
 
 /// Publishes the layer's top-k list, and its candidate pool if the plan says so.

@@ -9,6 +9,8 @@
 
 namespace cedar::engine {
 
+class IndexService;
+
 namespace structured {
 class Constraints;
 }
@@ -43,6 +45,9 @@ struct EngineOptions {
   std::shared_ptr<structured::Constraints> constraints;
   /// Memory of the blocks that a prefill engine shows (PrefillEngine::block); null: ordinary memory.
   std::shared_ptr<HostMemorySource> block_memory;
+  /// Takes over index keys of sequences of at least so many tokens (engine/index_service.h); null or 0: of none.
+  std::shared_ptr<IndexService> index_service;
+  int64_t index_service_min_tokens = 0;
 };
 
 }  // namespace cedar::engine

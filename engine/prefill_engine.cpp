@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "engine/forward.h"
 #include "engine/request_checks.h"
 #include "engine/ring_runs.h"
 #include "engine/runtime.h"
+#include "engine/sharded_keys.h"
 #include "engine/upload.h"
 
 namespace cedar::engine {
@@ -43,6 +45,7 @@ struct PrefillEngine::Impl {
   EngineOptions options;
   Runtime runtime;
   SequenceStore store;
+  std::optional<ShardedKeys> sharded;  // set once the store has its place
   Buffer mirror;  // of the pool's pages, where the host cannot read the device's
   std::map<RequestId, Prefill> requests;
 
@@ -98,6 +101,10 @@ Result<std::unique_ptr<PrefillEngine>> PrefillEngine::create(
   engine->impl_ =
       std::make_unique<Impl>(std::move(model), std::move(engram), complete, std::move(store));
   engine->impl_->mirror = std::move(mirror);
+  Impl& impl = *engine->impl_;
+  CEDAR_TRY(ShardedKeys sharded,
+            ShardedKeys::create(*impl.model, impl.store, impl.model->plan.boundary, impl.options));
+  impl.sharded.emplace(std::move(sharded));
   return engine;
 }
 
@@ -238,6 +245,8 @@ Result<std::vector<PrefillEvent>> PrefillEngine::step() {
   std::vector<int32_t> override_index;
   std::vector<Bf16> image_rows;
   for (const auto& [prefill, rows] : chunk) {
+    impl.sharded->finished(prefill->slot, prefill->length(),
+                           prefill->computed / impl.model->layout.block_tokens);
     sequences.push_back(make_sequence(*impl.model, prefill->slot, prefill->request.tokens,
                                       prefill->computed, rows));
     sequences.back().window_floor = prefill->start;
@@ -246,7 +255,8 @@ Result<std::vector<PrefillEvent>> PrefillEngine::step() {
                       rows, override_index, image_rows);
   }
   const StepBatch batch = make_step_batch(ctx, *impl.model, impl.store, std::move(sequences));
-  Forward forward(*impl.model, impl.store, *impl.engram, impl.options.numeric, ctx);
+  Forward forward(*impl.model, impl.store, *impl.engram, impl.options.numeric, ctx, nullptr,
+                  &*impl.sharded);
   const bool images = !image_rows.empty();
   CEDAR_TRY(StreamState state, forward.embed(batch, images ? upload(ctx, override_index) : nullptr,
                                              images ? upload(ctx, image_rows) : nullptr));
@@ -267,6 +277,7 @@ Result<std::vector<PrefillEvent>> PrefillEngine::step() {
     event.blocks_ready = event.finished ? impl.store.blocks_for(prefill->length())
                                         : event.computed / impl.model->layout.block_tokens;
     CEDAR_CHECK_OK(impl.show_blocks(*prefill, event.blocks_ready));
+    if (event.finished) impl.sharded->close(prefill->slot);
     events.push_back(event);
   }
   return events;
@@ -380,6 +391,7 @@ Result<Handoff> PrefillEngine::take_handoff(RequestId id) {
 void PrefillEngine::release(RequestId id) {
   const auto found = impl_->requests.find(id);
   if (found == impl_->requests.end()) return;
+  impl_->sharded->close(found->second.slot);
   impl_->store.release(found->second.slot);
   impl_->requests.erase(found);
 }
