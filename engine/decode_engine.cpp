@@ -111,7 +111,7 @@ Result<std::unique_ptr<DecodeEngine>> DecodeEngine::create(std::shared_ptr<const
                                                            std::shared_ptr<EngramSource> engram,
                                                            const EngineOptions& options) {
   CEDAR_TRY(const EngineOptions complete, complete_options(options, *model));
-  if (!model->head) {
+  if (!model->head || model->range.first != 0) {
     return make_error(Errc::invalid_argument, "a decode engine needs the decoder role's weights");
   }
   CEDAR_TRY(SequenceStore store,

@@ -38,6 +38,9 @@ class Forward {
   /// The encoder's last act: the boundary layer's global KV from the encoder's output, nothing else of it.
   Status project_boundary(const StepBatch& batch, const StreamState& state);
 
+  /// Where the batch's sequences have the rows of a KV source: what its layer publishes.
+  SharedKv source_rows(int64_t source, const StepBatch& batch);
+
   /// Logits [count, vocab] of the given rows of the state (device pointers), fp32.
   Result<float*> logits(const StreamState& state, const int32_t* rows, int64_t count);
 
@@ -70,7 +73,6 @@ class Forward {
                      SublayerEnd& end);
   kernels::PagedRows index_keys(const model::LayerPlan& plan, const StepBatch& batch,
                                 const SharedKv& kv);
-  SharedKv source_rows(int64_t source, const StepBatch& batch);
   Status write_global(const model::LayerPlan& plan, const StepBatch& batch, const SharedKv& kv,
                       const Bf16* u);
   Status write_rows(const LayerWeights& weights, const SharedKv& kv, const Bf16* latent,

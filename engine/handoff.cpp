@@ -41,17 +41,6 @@ Error mismatch(const char* field, int64_t expected, int64_t got) {
                                                 std::to_string(got));
 }
 
-int64_t pending_bytes(const LoadedModel& model, Position length) {
-  int64_t floats = 0;
-  bool open = false;
-  for (const model::KvSource& source : model.plan.kv_sources) {
-    if (source.ratio == 1) continue;
-    floats += 2 * (source.ratio - 1) * model.config.head_dim;
-    open = open || length % source.ratio != 0;
-  }
-  return open ? floats * int64_t{4} : 0;
-}
-
 struct Shape {
   int64_t window_rows, boundary_rows;
   std::array<int64_t, 4> part_bytes;
@@ -72,6 +61,17 @@ Shape shape_of(const LoadedModel& model, ReplayMode mode, Position length) {
 }
 
 }  // namespace
+
+int64_t pending_bytes(const LoadedModel& model, Position length) {
+  int64_t floats = 0;
+  bool open = false;
+  for (const model::KvSource& source : model.plan.kv_sources) {
+    if (source.ratio == 1) continue;
+    floats += 2 * (source.ratio - 1) * model.config.head_dim;
+    open = open || length % source.ratio != 0;
+  }
+  return open ? floats * int64_t{4} : 0;
+}
 
 int64_t replay_rows(const LoadedModel& model, ReplayMode mode, Position length) {
   const int64_t window = model.config.sliding_window;

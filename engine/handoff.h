@@ -37,6 +37,9 @@ struct Handoff {
 /// Rows before the end of a prompt of `length` tokens that the decoder half replays.
 int64_t replay_rows(const LoadedModel& model, ReplayMode mode, Position length);
 
+/// Of Handoff::pending for a prompt of `length` tokens; 0: no group is open.
+int64_t pending_bytes(const LoadedModel& model, Position length);
+
 /// Whether every part has the size that `model` gives it for a prompt of `length` tokens. Errors: invalid_argument naming
 /// the part, what was expected and what came.
 Status check_handoff(const LoadedModel& model, ReplayMode mode, Position length,

@@ -31,15 +31,17 @@ Status check_memory(Device device, const std::string& directory, const model::Ch
 
 Result<std::shared_ptr<const LoadedModel>> load_model(const std::string& directory,
                                                       model::Role role, kernels::KernelContext& ctx,
-                                                      const LoadProgress& progress) {
+                                                      const LoadProgress& progress,
+                                                      std::optional<model::LayerRange> part) {
   CEDAR_CHECK_OK(check_device(ctx.device));
   auto loaded = std::make_shared<LoadedModel>();
-  CEDAR_TRY(loaded->checkpoint, model::load_checkpoint(directory, role));
+  CEDAR_TRY(loaded->checkpoint, model::load_checkpoint(directory, role, part));
   model::Checkpoint& checkpoint = loaded->checkpoint;
   loaded->config = checkpoint.config;
   loaded->plan = checkpoint.plan;
   loaded->layout = model::make_kv_layout(loaded->config, loaded->plan);
   loaded->role = role;
+  loaded->range = checkpoint.range;
   loaded->device = ctx.device;
   const model::ModelConfig& config = loaded->config;
   CEDAR_CHECK_OK(check_memory(ctx.device, directory, checkpoint));

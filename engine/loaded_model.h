@@ -86,6 +86,7 @@ struct LoadedModel {
   model::ModelPlan plan;
   model::KvLayout layout;
   model::Role role = model::Role::all;
+  model::LayerRange range;  // of the layers below, those that can run
   Device device;
   DeviceTensor embed;                         // bf16 [vocab, hidden]
   std::optional<kernels::PackedWeight> head;  // bf16 [vocab, hidden]; absent in the encoder role
@@ -107,10 +108,11 @@ struct LoadedModel {
 /// Called while loading with (bytes done, bytes in all), a tensor at a time; false stops the load.
 using LoadProgress = std::function<bool(int64_t done, int64_t total)>;
 
-/// Errors: those of load_checkpoint, out_of_memory naming need and what is free, unsupported device; cancelled when
+/// `part` as load_checkpoint() has it. Errors: those of load_checkpoint, out_of_memory naming need and what is free, unsupported device; cancelled when
 /// `progress` said so.
 Result<std::shared_ptr<const LoadedModel>> load_model(const std::string& directory,
                                                       model::Role role, kernels::KernelContext& ctx,
-                                                      const LoadProgress& progress = {});
+                                                      const LoadProgress& progress = {},
+                                                      std::optional<model::LayerRange> part = {});
 
 }  // namespace cedar::engine

@@ -34,16 +34,24 @@ Status check_capacity(const EngineOptions& options, const SequenceStore& store, 
   return {};
 }
 
-BatchSequence make_sequence(const LoadedModel& model, SequenceSlot slot,
-                            std::span<const TokenId> tokens, Position start, int64_t rows) {
+int64_t ngram_look_back(const model::ModelConfig& config, Position start) {
+  return std::min<int64_t>(start, std::max<int64_t>(config.engram_max_ngram_size - 1, 0));
+}
+
+BatchSequence make_sequence(const model::ModelConfig& config, std::span<const TokenId> tokens,
+                            Position start, int64_t rows) {
   BatchSequence sequence;
-  sequence.slot = slot;
   sequence.start = start;
   const auto first = tokens.begin() + start;
   sequence.tokens.assign(first, first + rows);
-  const int64_t look_back =
-      std::min<int64_t>(start, std::max<int64_t>(model.config.engram_max_ngram_size - 1, 0));
-  sequence.history.assign(first - look_back, first);
+  sequence.history.assign(first - ngram_look_back(config, start), first);
+  return sequence;
+}
+
+BatchSequence make_sequence(const LoadedModel& model, SequenceSlot slot,
+                            std::span<const TokenId> tokens, Position start, int64_t rows) {
+  BatchSequence sequence = make_sequence(model.config, tokens, start, rows);
+  sequence.slot = slot;
   return sequence;
 }
 

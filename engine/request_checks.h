@@ -22,7 +22,12 @@ Status check_prompt(const model::ModelConfig& config, std::span<const TokenId> t
 Status check_capacity(const EngineOptions& options, const SequenceStore& store, int64_t tokens,
                       int64_t blocks);
 
-/// Rows [start, start + rows) of `tokens`, with the n-gram history before them.
+/// Tokens before position `start` that n-grams look back at.
+int64_t ngram_look_back(const model::ModelConfig& config, Position start);
+
+/// Rows [start, start + rows) of `tokens`, with the n-gram history before them; without a slot, or with one.
+BatchSequence make_sequence(const model::ModelConfig& config, std::span<const TokenId> tokens,
+                            Position start, int64_t rows);
 BatchSequence make_sequence(const LoadedModel& model, SequenceSlot slot,
                             std::span<const TokenId> tokens, Position start, int64_t rows);
 

@@ -19,6 +19,22 @@ bool needed_by(const ExpectedTensor& tensor, Role role) {
   return false;
 }
 
+/// Of the tensors that the role needs, those of its part.
+bool in_part(const ExpectedTensor& tensor, const Checkpoint& out) {
+  const bool begins = out.range.first == 0;
+  const bool ends = out.range.last == static_cast<LayerId>(out.plan.layers.size());
+  switch (tensor.group) {
+    case TensorGroup::embed: return begins || (ends && out.config.num_nextn_predict_layers > 0);
+    case TensorGroup::vision: return begins;
+    case TensorGroup::head:
+    case TensorGroup::drafter: return ends;
+    default: break;
+  }
+  const bool projects = out.role == Role::encoder && tensor.layer == out.plan.boundary &&
+                        out.range.last == out.plan.boundary;
+  return projects || out.range.contains(tensor.layer);
+}
+
 std::string describe(DType dtype, const std::vector<int64_t>& shape) {
   return std::string(to_string(dtype)) + " " + shape_string(shape);
 }
@@ -77,6 +93,26 @@ void count(const ExpectedTensor& tensor, Checkpoint& out) {
   if (tensor.group == TensorGroup::engram_tables) out.engram_table_bytes += tensor.bytes();
 }
 
+/// Drops the places of tensors that the part does not hold.
+void keep_part(Checkpoint& out) {
+  if (out.range.first > 0) {
+    out.vision.reset();
+    const bool drafts = out.drafter && out.range.last == static_cast<LayerId>(out.layers.size());
+    if (!drafts) out.embed = {};
+  }
+  if (out.range.last < static_cast<LayerId>(out.layers.size())) {
+    out.drafter.reset();
+    out.norm = {};
+    out.head = {};
+  }
+  for (size_t i = 0; i < out.layers.size(); ++i) {
+    const auto layer = static_cast<LayerId>(i);
+    const bool projects = out.role == Role::encoder && layer == out.plan.boundary &&
+                          out.range.last == out.plan.boundary;
+    if (!projects && !out.range.contains(layer)) out.layers[i].reset();
+  }
+}
+
 /// Drops the places of tensors that the role does not hold.
 void keep_role(Checkpoint& out) {
   if (out.role == Role::all) return;
@@ -109,11 +145,27 @@ std::string_view to_string(Role role) {
   return "?";
 }
 
-Result<Checkpoint> load_checkpoint(const std::string& directory, Role role) {
+LayerRange layers_of(Role role, const ModelPlan& plan) {
+  return {0, role == Role::encoder ? plan.boundary : static_cast<LayerId>(plan.layers.size())};
+}
+
+Status check_part(LayerRange part, Role role, const ModelPlan& plan) {
+  const LayerRange whole = layers_of(role, plan);
+  if (part.first >= 0 && part.first < part.last && part.last <= whole.last) return {};
+  return make_error(Errc::invalid_argument, "layers " + std::to_string(part.first) + "-" +
+                                                std::to_string(part.last - 1) + ": role " +
+                                                std::string(to_string(role)) + " has layers 0-" +
+                                                std::to_string(whole.last - 1));
+}
+
+Result<Checkpoint> load_checkpoint(const std::string& directory, Role role,
+                                   std::optional<LayerRange> part) {
   Checkpoint out;
   CEDAR_TRY(out.config, load_model_config(directory));
   CEDAR_TRY(out.plan, make_layer_plan(out.config));
   out.role = role;
+  out.range = part.value_or(layers_of(role, out.plan));
+  CEDAR_CHECK_OK(check_part(out.range, role, out.plan));
   std::vector<CheckpointSlot> slots = checkpoint_slots(out.config, out.plan, out);
   SlotMap slot_of;
   for (CheckpointSlot& slot : slots) slot_of.emplace(slot.expected.name, &slot);
@@ -127,9 +179,10 @@ Result<Checkpoint> load_checkpoint(const std::string& directory, Role role) {
   for (const auto& [name, tensor] : files.tensors) {
     CheckpointSlot& slot = *slot_of.at(name);
     CEDAR_CHECK_OK(bind(tensor, slot));
-    if (needed_by(slot.expected, role)) count(slot.expected, out);
+    if (needed_by(slot.expected, role) && in_part(slot.expected, out)) count(slot.expected, out);
   }
   keep_role(out);
+  keep_part(out);
   out.files = std::move(files.shards);
   return out;
 }

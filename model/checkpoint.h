@@ -89,16 +89,20 @@ std::string_view to_string(Role role);
 /// What a role loads. A layer that the role does not hold is absent; of the boundary layer the
 /// encoder role holds only what projects the decoder's global KV: attn_norm, compressor, indexer.wk
 /// and k_norm. The drafter belongs to the decoder role; vision is loaded with Role::all only.
+/// A part of a role's layers holds nothing of the others: the embedding belongs to the first part,
+/// that projection to the encoder's last, norm, head and drafter to the last of all (with a second
+/// embedding, which drafting reads).
 struct Checkpoint {
   ModelConfig config;
   ModelPlan plan;
   Role role = Role::all;
+  LayerRange range;  // the role's layers, or the part of them that was asked for
   TensorView embed, norm, head;
   std::vector<std::optional<LayerTensors>> layers;  // num_hidden_layers entries
   std::optional<DrafterTensors> drafter;
   std::optional<VisionTensors> vision;
-  int64_t tensor_count = 0;  // of this role
-  int64_t bytes = 0;         // of this role, Engram tables included
+  int64_t tensor_count = 0;  // of this role and range
+  int64_t bytes = 0;         // the same, Engram tables included
   int64_t engram_table_bytes = 0;
   std::vector<std::shared_ptr<const SafetensorsFile>> files;  // keep the views alive
 };
@@ -106,8 +110,17 @@ struct Checkpoint {
 /// Maps the files and checks every header; reads no weight. Views of packed FP4 have dtype e2m1x2.
 /// Shards that hold nothing for the role need not exist. Tensors of other roles must still be known
 /// names: an unknown tensor is refused for every role.
+/// `part`: only these of the role's layers; the files of the whole role are needed nevertheless, because all parts must
+/// show that they have the same weights (model_fingerprint).
 /// Errors: those of load_model_config; not_found without weights; invalid_checkpoint naming tensor,
-/// file, expected and found shape and dtype, or the tensors that are missing or left over.
-Result<Checkpoint> load_checkpoint(const std::string& directory, Role role);
+/// file, expected and found shape and dtype, or the tensors that are missing or left over;
+/// invalid_argument naming a part that the role does not have.
+Result<Checkpoint> load_checkpoint(const std::string& directory, Role role,
+                                   std::optional<LayerRange> part = {});
+
+/// The layers of a role.
+LayerRange layers_of(Role role, const ModelPlan& plan);
+/// Errors: invalid_argument naming the range and what the role has.
+Status check_part(LayerRange part, Role role, const ModelPlan& plan);
 
 }  // namespace cedar::model

@@ -16,6 +16,7 @@ struct Scope {
   bool encoder = false;
   bool decoder = false;
   bool routed_expert = false;
+  LayerId layer = -1;
 };
 
 class SlotList {
@@ -24,8 +25,8 @@ class SlotList {
 
   void add(std::string name, DType dtype, std::vector<int64_t> shape, TensorView& target) {
     CheckpointSlot& slot = slots_.emplace_back();
-    slot.expected = {std::move(name), dtype,          std::move(shape),    scope_.group,
-                     scope_.encoder,  scope_.decoder, scope_.routed_expert};
+    slot.expected = {std::move(name), dtype,          std::move(shape),     scope_.group,
+                     scope_.encoder,  scope_.decoder, scope_.routed_expert, scope_.layer};
     slot.target = &target;
   }
   void bf16(std::string name, std::vector<int64_t> shape, TensorView& target) {
@@ -155,6 +156,7 @@ void add_backbone(SlotList& list, const ModelConfig& c, const ModelPlan& plan, C
     const bool encoder_half = layer_plan.half == Half::encoder;
     Scope scope{encoder_half ? TensorGroup::encoder_layers : TensorGroup::decoder_layers,
                 encoder_half, true};
+    scope.layer = layer_plan.id;
     add_block(list, c, prefix, c.n_routed_experts, scope, layer);
     if (layer_plan.scores()) {
       layer.indexer.emplace();

@@ -35,6 +35,7 @@ struct ExpectedTensor {
   bool encoder = false;  // needed by the encoder role
   bool decoder = false;  // needed by the decoder role
   bool routed_expert = false;
+  LayerId layer = -1;  // of the backbone; -1: of none
 
   int64_t elements() const;
   int64_t bytes() const { return elements() * dtype_bytes(dtype); }

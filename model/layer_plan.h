@@ -36,6 +36,14 @@ struct LayerPlan {
   bool scores() const { return mode == LayerMode::full || mode == LayerMode::reindex; }
 };
 
+/// Layers [first, last).
+struct LayerRange {
+  LayerId first = 0;
+  LayerId last = 0;
+  bool contains(LayerId layer) const { return first <= layer && layer < last; }
+  friend bool operator==(const LayerRange&, const LayerRange&) = default;
+};
+
 struct KvSource {
   LayerId layer = 0;
   int64_t ratio = 1;

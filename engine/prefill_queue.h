@@ -1,0 +1,52 @@
+#pragma once
+// Which rows to read next: chunks over all prompts, shortest remaining first with ageing.
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "engine/prefill_chunk.h"
+#include "engine/prefill_engine.h"
+
+namespace cedar::engine {
+
+/// One thread.
+class PrefillQueue {
+ public:
+  explicit PrefillQueue(const model::ModelConfig& config) : config_(config) {}
+
+  /// A request with cached blocks is not read before resume().
+  void add(PrefillRequest request);
+  /// Reads a prompt from position `start` on. REQUIRES: contains(id).
+  void resume(RequestId id, Position start);
+  bool contains(RequestId id) const { return prompts_.contains(id); }
+  /// Unknown ids are ignored.
+  void remove(RequestId id) { prompts_.erase(id); }
+
+  struct Next {
+    PrefillChunk chunk;  // no parts: nothing is left to read
+    ChunkImages images;
+  };
+  /// At most `budget` rows, which count as read from now on.
+  Next next(int64_t budget);
+
+  /// Whether every row has been given out of the prompts that can be read.
+  bool idle() const;
+  int64_t rows_left() const;
+  int32_t prompts() const { return static_cast<int32_t>(prompts_.size()); }
+
+ private:
+  struct Prompt {
+    PrefillRequest request;
+    Position given = 0;
+    bool held = false;
+    int32_t waited = 0;  // chunks without a row
+    int64_t left() const { return static_cast<Position>(request.tokens.size()) - given; }
+    bool can_go_on() const { return left() > 0 && !held; }
+  };
+
+  const model::ModelConfig& config_;
+  std::map<RequestId, Prompt> prompts_;
+};
+
+}  // namespace cedar::engine
