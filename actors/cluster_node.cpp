@@ -11,8 +11,10 @@
 #include "actors/network.h"
 #include "actors/registry.h"
 #include "actors/router.h"
+#include "actors/service_directory.h"
 #include "actors/system_impl.h"
 #include "core/log.h"
+#include "transport/calls.h"
 
 namespace cedar::actors {
 
@@ -20,8 +22,13 @@ using namespace std::chrono_literals;
 
 struct ClusterNode::Impl {
   ClusterNodeOptions options;
-  std::unique_ptr<transport::Transport> transport;  // with stages only
+  ServiceDirectory directory;
+  // Null at a gateway that is nothing else. Calls stop before the transport does, and before the services that answer
+  // them end.
+  std::unique_ptr<transport::Calls> calls;
+  std::unique_ptr<transport::Transport> transport;
   DataPlane plane;
+  std::vector<std::unique_ptr<NodeService>> services;
   std::shared_ptr<ExportMemory> memory;
   caf::actor_system_config config;
   std::unique_ptr<caf::actor_system> system;
@@ -46,8 +53,13 @@ struct ClusterNode::Impl {
 
 Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>& model) {
   LocalEngines engines;
-  if (options.encoder || options.decoder) {
-    CEDAR_CHECK_OK(open_data_plane());
+  const bool has_stages = options.encoder || options.decoder;
+  if (has_stages || !options.services.empty()) CEDAR_CHECK_OK(open_data_plane());
+  for (const NodeServiceFactory& make : options.services) {
+    CEDAR_TRY(auto service, make(plane));
+    services.push_back(std::move(service));
+  }
+  if (has_stages) {
     CEDAR_TRY(engines, make_local_engines(model, options.system.engine,
                                           {options.encoder, options.decoder}, memory));
   }
@@ -65,7 +77,7 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
     client = std::make_unique<ActorClient>(*system, router, board);
     CEDAR_CHECK_OK(open_door());
   }
-  if (!options.encoder && !options.decoder) return {};
+  if (!transport) return {};
   for (const ClusterNodeOptions::Gateway& gateway : options.gateways) {
     memberships.push_back(join(gateway));
     listeners.push_back(caf::actor_cast<NodeListener>(memberships.back()));
@@ -74,6 +86,7 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
   stage_options.node = options.name;
   stage_options.encoder = engines.encoder_capacity;
   stage_options.decoder = engines.decoder_capacity;
+  for (const auto& service : services) stage_options.services.push_back(service->description());
   stage_options.board = stage_board;
   stage_options.on_given_up = [tell = options.on_event](const char* stage) {
     if (tell) {
@@ -94,8 +107,13 @@ Status ClusterNode::Impl::open_data_plane() {
   CEDAR_TRY(data.listen_host, numeric_address(data.listen_host));
   data.identity = {options.id, options.generation};
   data.cluster = options.cluster;
+  calls = std::make_unique<transport::Calls>();
+  calls->install(data);
   CEDAR_TRY(transport, transport::make_ucx_transport(data, options.ucx));
+  calls->attach(*transport);
   plane = make_data_plane(*transport, data.listen_host);
+  plane.calls = calls.get();
+  plane.directory = &directory;
   memory = std::make_shared<ExportMemory>(*transport);
   return {};
 }
@@ -122,6 +140,11 @@ Status ClusterNode::Impl::open_door() {
   door.secret = options.secret;
   door.model = {options.kv_layout, options.model_config, ""};
   door.lost_after = options.lost_after;
+  door.self = {options.name, plane.endpoint, {}};
+  for (const auto& service : services) door.self.services.push_back(service->description());
+  door.on_directory = [this](std::vector<DirectoryEntry> entries) {
+    directory.update(options.name, std::move(entries));
+  };
   registry = system->spawn<Registry>(
       door, caf::actor_cast<NodeListener>(caf::actor_cast<caf::strong_actor_ptr>(router)));
   CEDAR_TRY(const std::string host, numeric_address(options.door->host));
@@ -143,9 +166,13 @@ MembershipActor ClusterNode::Impl::join(const ClusterNodeOptions::Gateway& gatew
   member.dial_interval = options.dial_interval;
   member.handshake_timeout = options.handshake_timeout;
   member.board = stage_board;
-  member.on_change = [tell = options.on_event, name = gateway.name](MembershipState state,
-                                                                    const Error& error) {
+  member.on_directory = [this, name = gateway.name](std::vector<DirectoryEntry> entries) {
+    directory.update(name, std::move(entries));
+  };
+  member.on_change = [this, tell = options.on_event, name = gateway.name](MembershipState state,
+                                                                          const Error& error) {
     using Event = ClusterNodeOptions::Event;
+    if (state != MembershipState::registered) directory.lose(name);
     if (!tell) return;
     tell(state == MembershipState::registered ? Event::registered
          : state == MembershipState::refused  ? Event::refused
@@ -159,10 +186,13 @@ void ClusterNode::Impl::drain_stages(std::chrono::milliseconds grace) {
   for (const MembershipActor& member : memberships) caf::anon_send(member, DrainAtom::value);
   const auto deadline = std::chrono::steady_clock::now() + grace;
   const auto busy = [&] {
-    return stage_board->encoder_requests > 0 || stage_board->decoder_sequences > 0;
+    return stage_board->encoder_requests > 0 || stage_board->decoder_sequences > 0 ||
+           calls->stats().serving > 0;
   };
-  // A request may be on its way from a gateway that has not heard of it yet.
-  std::this_thread::sleep_for(std::min(grace, options.heartbeat_interval / 2));
+  // A request may be on its way from a gateway that has not heard of it yet; a stage hears of a service that drains with
+  // its own next heartbeat.
+  std::this_thread::sleep_for(std::min(
+      grace, services.empty() ? options.heartbeat_interval / 2 : options.heartbeat_interval * 2));
   while (busy() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(5ms);
   if (busy()) {
     log::warn("node", "gives up work that outlives the grace period",
@@ -184,6 +214,8 @@ void ClusterNode::Impl::end_actors() {
   memberships.clear();
   end(stages);
   system->await_all_actors_done();
+  if (calls) calls->shutdown();
+  services.clear();
   // Its callbacks speak to actors.
   if (transport) transport->shutdown();
 }

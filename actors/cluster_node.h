@@ -1,6 +1,6 @@
 #pragma once
-// One process of a cluster: a gateway's router and door, or stages that register at gateways, or both. No CAF type
-// appears here.
+// One process of a cluster: a gateway's router and door, or stages and services that register at gateways, or both. No
+// CAF type appears here.
 
 #include <chrono>
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/client.h"
+#include "actors/node_service.h"
 #include "actors/system.h"
 #include "core/result.h"
 #include "engine/loaded_model.h"
@@ -50,6 +51,7 @@ struct ClusterNodeOptions {
 
   bool encoder = false;
   bool decoder = false;
+  std::vector<NodeServiceFactory> services;
   transport::TransportOptions data;  // identity and cluster are filled in
   transport::UcxOptions ucx;
   SystemOptions system;
@@ -61,7 +63,7 @@ struct ClusterNodeOptions {
 
 class ClusterNode {
  public:
-  /// `model` may be null for a node without stages. Errors: those of the engines, of the data plane, io_error when the
+  /// `model` may be null for a node without stages. Errors: those of the engines, the services and the data plane, io_error when the
   /// door's address cannot be had.
   static Result<std::unique_ptr<ClusterNode>> start(
       std::shared_ptr<const engine::LoadedModel> model, const ClusterNodeOptions& options);
@@ -74,10 +76,11 @@ class ClusterNode {
 
   /// REQUIRES: a gateway.
   Client& client();
-  /// 0 without stages.
+  /// 0 without stages and services.
   uint16_t data_port() const;
 
-  /// Takes no new work and waits up to `grace` for what runs; a gateway then cancels the rest. Says goodbye. Blocks;
+  /// Takes no new work and waits up to `grace` for what runs and until others use its services no more; a gateway then
+  /// cancels the rest. Says goodbye. Blocks;
   /// call once.
   void drain(std::chrono::milliseconds grace);
   /// Ends every actor and the data plane. The client is of no use afterwards.

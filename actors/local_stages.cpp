@@ -42,6 +42,7 @@ LocalStages::behavior_type LocalStages::make_behavior() {
   node_.generation = spawners_.endpoint.generation;
   node_.data_host = spawners_.endpoint.host;
   node_.data_port = spawners_.endpoint.port;
+  node_.services = options_.services;
   if (spawners_.encoder) {
     node_.encoder_capacity = options_.encoder;
     node_.encoder = spawners_.encoder(system());

@@ -26,7 +26,8 @@ struct LocalStagesOptions {
   std::string node = "local";
   StageCapacity encoder;
   StageCapacity decoder;
-  int64_t max_restarts = 3;  // of each stage, within restart_window
+  std::vector<Service> services;  // of this process; they are announced with the stages
+  int64_t max_restarts = 3;       // of each stage, within restart_window
   std::chrono::seconds restart_window{60};
   /// What the stages write; listeners get it every report_interval. Null: no reports.
   std::shared_ptr<const LoadBoard> board;

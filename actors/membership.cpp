@@ -157,22 +157,25 @@ void Membership::hello(const Challenge& challenge, const std::string& nonce) {
   message.proof = node_proof(options_.secret, challenge.nonce, node_.name, node_.generation);
   message.member = caf::actor_cast<caf::strong_actor_ptr>(this);
   request(registry_, options_.handshake_timeout, std::move(message))
-      .then(now_only<Welcome>([this](const Welcome&) { welcome(); }),
+      .then(now_only<Welcome>([this](const Welcome& reply) { welcome(reply.directory); }),
             now_only<caf::error>([this](const caf::error& error) { on_error(from_caf(error)); }));
 }
 
-void Membership::welcome() {
+void Membership::welcome(const Directory& directory) {
   phase_ = Phase::registered;
   last_reply_ = Clock::now();
   announce(MembershipState::registered, {});
+  read(directory);
   if (draining_) heartbeat();
 }
 
 void Membership::heartbeat() {
   request(registry_, options_.lost_after,
-          Heartbeat{node_.name, node_.generation, draining_, load_of(*options_.board)})
+          Heartbeat{node_.name, node_.generation, draining_, load_of(*options_.board),
+                    directory_version_})
       .then(now_only<HeartbeatReply>([this](const HeartbeatReply& reply) {
               last_reply_ = Clock::now();
+              read(reply.directory);
               if (reply.known || phase_ != Phase::registered) return;
               log::info("membership", "the gateway asks to register again",
                         {{"gateway", options_.gateway}});
@@ -197,8 +200,15 @@ void Membership::lose(const Error& error, std::chrono::milliseconds pause) {
   phase_ = Phase::idle;
   if (registry_) demonitor(registry_.address());
   destroy(registry_);
+  directory_version_ = 0;
   next_dial_ = Clock::now() + pause;
   announce(is_refusal(error.code) ? MembershipState::refused : MembershipState::searching, error);
+}
+
+void Membership::read(const Directory& directory) {
+  if (directory.version == 0 || directory.version == directory_version_) return;
+  directory_version_ = directory.version;
+  if (options_.on_directory) options_.on_directory(directory.entries);
 }
 
 void Membership::announce(MembershipState state, const Error& error) {

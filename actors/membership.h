@@ -37,6 +37,8 @@ struct MembershipOptions {
   std::shared_ptr<const LoadBoard> board;
   /// Called on the actor's thread at every change; the error says why it is not registered. Must not block.
   std::function<void(MembershipState, const Error&)> on_change;
+  /// The same: what the gateway lists, whenever that is new.
+  std::function<void(std::vector<DirectoryEntry>)> on_directory;
 };
 
 using GoodbyeAtom = caf::atom_constant<caf::atom("goodbye")>;
@@ -68,11 +70,12 @@ class Membership final : public MembershipActor::base {
   void connect();
   void knock();
   void hello(const Challenge& challenge, const std::string& nonce);
-  void welcome();
+  void welcome(const Directory& directory);
   void heartbeat();
   void goodbye();
   void on_error(const Error& error);
   void lose(const Error& error, std::chrono::milliseconds pause);
+  void read(const Directory& directory);
   void announce(MembershipState state, const Error& error);
   /// A callback for the current attempt; what answers an earlier one is dropped.
   template <class... Values, class F>
@@ -90,6 +93,7 @@ class Membership final : public MembershipActor::base {
   Clock::time_point last_reply_;
   uint64_t epoch_ = 0;
   bool draining_ = false;
+  uint64_t directory_version_ = 0;
   MembershipState announced_ = MembershipState::searching;
   std::string announced_reason_;
 };

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "actors/messages.h"
+#include "actors/services.h"
 #include "core/ids.h"
 
 namespace caf {
@@ -28,7 +29,7 @@ class actor_system_config;
 namespace cedar::actors {
 
 /// Of the messages between nodes, stage messages included. Raise it when any of them changes.
-inline constexpr uint32_t kControlProtocol = 1;
+inline constexpr uint32_t kControlProtocol = 2;
 
 /// What one stage can hold; from the engine's options and pool.
 struct StageCapacity {
@@ -48,13 +49,14 @@ struct NodeDescription {
   StageCapacity encoder_capacity;
   DecoderStageActor decoder;
   StageCapacity decoder_capacity;
+  std::vector<Service> services;
 };
 
 /// What the nodes of a cluster must agree on. Texts are compared and shown as they are.
 struct ModelIdentity {
   std::string layout;   // of KV blocks
   std::string config;   // digest of config.json
-  std::string weights;  // digest of a sample of the weights; empty at a gateway, which has none
+  std::string weights;  // digest of a sample of the weights; empty at a node that has none
 };
 
 struct Knock {
@@ -76,6 +78,7 @@ struct Hello {
 };
 struct Welcome {
   std::string gateway;
+  Directory directory;
 };
 /// What a node's stages hold now.
 struct NodeLoad {
@@ -91,9 +94,11 @@ struct Heartbeat {
   uint64_t generation = 0;
   bool draining = false;  // give it no new work
   NodeLoad load;
+  uint64_t directory = 0;  // the version that the node has
 };
 struct HeartbeatReply {
   bool known = false;
+  Directory directory;  // empty, version 0: the node has the newest
 };
 struct Goodbye {
   std::string node;
@@ -137,9 +142,28 @@ typename I::result_type inspect(I& f, StageCapacity& x) {
   return f(caf::meta::type_name("StageCapacity"), x.sequences, x.blocks, x.block_tokens);
 }
 template <class I>
+typename I::result_type inspect(I& f, Service& x) {
+  auto role = static_cast<uint8_t>(x.role);
+  auto load = [&]() -> caf::error {
+    x.role = static_cast<ServiceRole>(role);  // one that is not known is never asked for
+    return caf::none;
+  };
+  return f(caf::meta::type_name("Service"), role, x.shard, x.shards, x.detail,
+           caf::meta::load_callback(load));
+}
+template <class I>
+typename I::result_type inspect(I& f, DirectoryEntry& x) {
+  return f(caf::meta::type_name("DirectoryEntry"), x.node, x.endpoint, x.services);
+}
+template <class I>
+typename I::result_type inspect(I& f, Directory& x) {
+  return f(caf::meta::type_name("Directory"), x.version, x.entries);
+}
+
+template <class I>
 typename I::result_type inspect(I& f, NodeDescription& x) {
   return f(caf::meta::type_name("NodeDescription"), x.name, x.id, x.generation, x.data_host,
-           x.data_port, x.encoder, x.encoder_capacity, x.decoder, x.decoder_capacity);
+           x.data_port, x.encoder, x.encoder_capacity, x.decoder, x.decoder_capacity, x.services);
 }
 template <class I>
 typename I::result_type inspect(I& f, ModelIdentity& x) {
@@ -159,7 +183,7 @@ typename I::result_type inspect(I& f, Hello& x) {
 }
 template <class I>
 typename I::result_type inspect(I& f, Welcome& x) {
-  return f(caf::meta::type_name("Welcome"), x.gateway);
+  return f(caf::meta::type_name("Welcome"), x.gateway, x.directory);
 }
 template <class I>
 typename I::result_type inspect(I& f, NodeLoad& x) {
@@ -169,11 +193,12 @@ typename I::result_type inspect(I& f, NodeLoad& x) {
 }
 template <class I>
 typename I::result_type inspect(I& f, Heartbeat& x) {
-  return f(caf::meta::type_name("Heartbeat"), x.node, x.generation, x.draining, x.load);
+  return f(caf::meta::type_name("Heartbeat"), x.node, x.generation, x.draining, x.load,
+           x.directory);
 }
 template <class I>
 typename I::result_type inspect(I& f, HeartbeatReply& x) {
-  return f(caf::meta::type_name("HeartbeatReply"), x.known);
+  return f(caf::meta::type_name("HeartbeatReply"), x.known, x.directory);
 }
 template <class I>
 typename I::result_type inspect(I& f, Goodbye& x) {

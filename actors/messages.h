@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "actors/client.h"
+#include "actors/data_plane.h"
 #include "actors/once_sink.h"
 #include "actors/wire_values.h"
 #include "core/ids.h"
@@ -52,15 +53,6 @@ struct SharedRequest {
   std::shared_ptr<const GenerateRequest> value;  // not null
   const GenerateRequest& operator*() const { return *value; }
   const GenerateRequest* operator->() const { return value.get(); }
-};
-
-/// Where a process listens on the data plane. Node and generation as its transport has them.
-struct DataEndpoint {
-  std::string host;  // numeric
-  uint16_t port = 0;
-  uint32_t node = 0;
-  uint64_t generation = 0;
-  friend bool operator==(const DataEndpoint&, const DataEndpoint&) = default;
 };
 
 /// Bytes that wait at their owner to be fetched.

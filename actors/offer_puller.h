@@ -15,6 +15,7 @@
 
 #include "actors/data_plane.h"
 #include "actors/export_memory.h"
+#include "actors/messages.h"
 #include "monitoring/trace.h"
 
 namespace cedar::actors {

@@ -1,6 +1,7 @@
 #include "actors/registry.h"
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "actors/errors.h"
@@ -24,6 +25,12 @@ caf::result<T> reply(Result<T> result) {
   return to_caf(result.error());
 }
 
+/// A node that has the list of an earlier life of this gateway must not take this one's for the same.
+uint64_t first_version() {
+  std::random_device random;
+  return (uint64_t{random()} << 32 | random()) | 1;
+}
+
 std::string quoted(const std::string& text) { return '"' + text + '"'; }
 
 }  // namespace
@@ -37,6 +44,8 @@ Registry::Registry(caf::actor_config& config, RegistryOptions options, NodeListe
 Registry::behavior_type Registry::make_behavior() {
   set_down_handler([this](caf::down_msg& down) { on_down(down.source); });
   delayed_send(this, options_.lost_after / 4, TickAtom::value);
+  directory_.version = first_version();
+  list_services();
   return {
       [this](const Knock& message) { return reply(knock(message)); },
       [this](Hello& message) { return reply(hello(std::move(message))); },
@@ -100,6 +109,8 @@ Status Registry::check_model(const Hello& message) const {
     return differs("model", message.model.config, gateway, options_.model.config);
   }
   for (const auto& [name, member] : members_) {
+    // Some roles hold no weights.
+    if (member.weights.empty() || message.model.weights.empty()) continue;
     if (name != message.node.name && member.weights != message.model.weights) {
       return differs("weights", message.model.weights, "node " + quoted(name), member.weights);
     }
@@ -136,11 +147,13 @@ Result<Welcome> Registry::hello(Hello message) {
   if (const Status ok = check_model(message); !ok) return refuse(ok.error());
   const std::string name = message.node.name;
   const auto known = members_.find(name);
+  bool draining = false;
   if (known != members_.end()) {
     if (known->second.actor) demonitor(known->second.actor);
     if (known->second.node.generation != message.node.generation) {
       forget(known, "a later life of it registers");
     } else {
+      draining = known->second.draining;
       members_.erase(known);
     }
   }
@@ -149,6 +162,7 @@ Result<Welcome> Registry::hello(Hello message) {
   member.node = std::move(message.node);
   member.weights = std::move(message.model.weights);
   member.last_seen = now;
+  member.draining = draining;
   if (message.member) {
     member.actor = caf::actor_cast<caf::actor_addr>(message.member);
     monitor(member.actor);
@@ -158,9 +172,11 @@ Result<Welcome> Registry::hello(Hello message) {
             {{"node", name},
              {"generation", member.node.generation},
              {"encoder", static_cast<bool>(member.node.encoder)},
-             {"decoder", static_cast<bool>(member.node.decoder)}});
+             {"decoder", static_cast<bool>(member.node.decoder)},
+             {"services", int64_t(member.node.services.size())}});
   send(router_, NodeJoined{member.node});
-  return Welcome{options_.gateway};
+  list_services();
+  return Welcome{options_.gateway, directory_};
 }
 
 Result<HeartbeatReply> Registry::heartbeat(const Heartbeat& message) {
@@ -173,12 +189,14 @@ Result<HeartbeatReply> Registry::heartbeat(const Heartbeat& message) {
   }
   const auto member = members_.find(message.node);
   if (member == members_.end() || member->second.node.generation != message.generation) {
-    return HeartbeatReply{false};
+    return HeartbeatReply{false, {}};
   }
   member->second.last_seen = Clock::now();
   life->second.last_seen = member->second.last_seen;
   send(router_, NodeReport{message.node, message.generation, message.draining, message.load});
-  return HeartbeatReply{true};
+  if (std::exchange(member->second.draining, message.draining) != message.draining) list_services();
+  if (message.directory == directory_.version) return HeartbeatReply{true, {}};
+  return HeartbeatReply{true, directory_};
 }
 
 void Registry::goodbye(const Goodbye& message) {
@@ -223,6 +241,23 @@ void Registry::forget(std::map<std::string, Member>::iterator member, const char
             {{"node", node.name}, {"generation", node.generation}, {"reason", why}});
   send(router_, NodeLeft{node.name, node.generation, false});
   members_.erase(member);
+  list_services();
+}
+
+/// What drains is not listed any more: nobody should begin to use it.
+void Registry::list_services() {
+  std::vector<DirectoryEntry> entries;
+  if (!options_.self.services.empty()) entries.push_back(options_.self);
+  for (const auto& [name, member] : members_) {
+    const NodeDescription& node = member.node;
+    if (node.services.empty() || member.draining) continue;
+    entries.push_back(
+        {name, {node.data_host, node.data_port, node.id.value, node.generation}, node.services});
+  }
+  if (entries == directory_.entries) return;
+  directory_.entries = std::move(entries);
+  ++directory_.version;
+  if (options_.on_directory) options_.on_directory(directory_.entries);
 }
 
 }  // namespace cedar::actors

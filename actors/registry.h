@@ -6,6 +6,7 @@
 #include <caf/typed_event_based_actor.hpp>
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -20,6 +21,10 @@ struct RegistryOptions {
   std::string secret;
   ModelIdentity model;
   std::chrono::milliseconds lost_after{2000};
+  /// What this node itself offers; no services: nothing is listed.
+  DirectoryEntry self;
+  /// Called on the actor's thread with what is listed, whenever that is new, and at the start.
+  std::function<void(std::vector<DirectoryEntry>)> on_directory;
 };
 
 class Registry final : public RegistryActor::base {
@@ -37,6 +42,7 @@ class Registry final : public RegistryActor::base {
     std::string weights;
     caf::actor_addr actor;
     Clock::time_point last_seen;
+    bool draining = false;
   };
   /// The latest life of a node, remembered for a while after its end.
   struct Life {
@@ -54,6 +60,7 @@ class Registry final : public RegistryActor::base {
   void tick();
   void on_down(const caf::actor_addr& actor);
   void forget(std::map<std::string, Member>::iterator member, const char* why);
+  void list_services();
 
   RegistryOptions options_;
   NodeListener router_;
@@ -61,6 +68,7 @@ class Registry final : public RegistryActor::base {
   std::map<std::string, Life> lives_;
   std::map<std::string, Clock::time_point> nonces_;  // given out, not yet used
   Clock::time_point last_tick_;
+  Directory directory_;
 };
 
 }  // namespace cedar::actors

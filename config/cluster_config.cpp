@@ -114,7 +114,8 @@ class ClusterChecker : public SettingsChecker {
     } else if (!node.control.empty()) {
       complain("control", "is for gateways only, got " + toml_string(node.control));
     }
-    if (node.has("encoder") || node.has("decoder") || !node.data.empty()) {
+    const bool is_bare_gateway = node.roles.size() == 1 && node.has("gateway");
+    if (!is_bare_gateway || !node.data.empty()) {
       check_address(node, "data", node.data, true);
     }
     for (const std::string& name : node.gateways) {

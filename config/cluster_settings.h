@@ -52,7 +52,7 @@ void visit_node_settings(Node& n, Visitor& v) {
   v.choices("roles", n.roles, {"gateway", "encoder", "decoder", "engram", "indexer", "cache"},
             "what the node does");
   v.text("control", n.control, "host:port where a gateway waits for nodes; others need none");
-  v.text("data", n.data, "host:port where encoders and decoders are reached; port 0: any free one");
+  v.text("data", n.data, "host:port where other nodes reach all roles but gateway; port 0: any free one");
   v.texts("gateways", n.gateways, "names of the gateways to register with; empty: all");
   v.text("model_directory", n.model_directory, "instead of model.directory");
   v.text("device", n.device, "instead of model.device");

@@ -13,6 +13,7 @@
 #include "actors/network.h"
 #include "actors/registry.h"
 #include "actors/secret_proof.h"
+#include "actors/service_directory.h"
 #include "tests/support/certificates.h"
 #include "tests/support/eventually.h"
 #include "tests/support/temp_directory.h"
@@ -136,6 +137,8 @@ struct NodeSetup {
   std::string gateway = "gw";
   ModelIdentity model;
   NetworkOptions network = quick_network();
+  std::vector<Service> services;
+  bool with_stage = true;
 };
 
 class Node {
@@ -159,18 +162,21 @@ class Node {
     options.handshake_timeout = 1000ms;
     options.board = board;
     options.on_change = [this](MembershipState state, const Error& error) {
+      if (state != MembershipState::registered) directory.lose("gw");
       std::lock_guard lock(mutex_);
       state_ = state;
       error_ = error;
     };
+    options.on_directory = [this](auto entries) { directory.update("gw", std::move(entries)); };
     member_ = system_->spawn<Membership>(options);
     description_.name = setup.name;
     description_.id = NodeId(setup.id);
     description_.generation = setup.generation;
     description_.data_host = "127.0.0.1";
     description_.data_port = 7000;
-    description_.encoder = encoder_;
-    description_.encoder_capacity = {2, 30, 4};
+    description_.services = setup.services;
+    if (setup.with_stage) description_.encoder = encoder_;
+    if (setup.with_stage) description_.encoder_capacity = {2, 30, 4};
     offer();
   }
   ~Node() {
@@ -196,6 +202,16 @@ class Node {
   }
 
   std::shared_ptr<LoadBoard> board = std::make_shared<LoadBoard>();
+  ServiceDirectory directory;
+  std::vector<std::string> knows(ServiceRole role = ServiceRole::engram) const {
+    std::vector<std::string> names;
+    for (const ServiceProvider& provider : directory.services(role)) {
+      names.push_back(provider.node + ' ' + std::to_string(provider.endpoint.generation) + ' ' +
+                      std::to_string(provider.service.shard) + '/' +
+                      std::to_string(provider.service.shards));
+    }
+    return names;
+  }
 
  private:
   caf::actor_system_config config_;
@@ -371,6 +387,90 @@ TEST(Membership, TwoNamesWithOneIdAreRefused) {
   expect_refused(same, Errc::invalid_argument, {"\"e2\" has the same id as node \"e1\": 7"});
 }
 
+using Names = std::vector<std::string>;
+
+NodeSetup engram_setup(const std::string& name, uint32_t id, int32_t shard) {
+  NodeSetup setup;
+  setup.name = name;
+  setup.id = id;
+  setup.services = {{ServiceRole::engram, shard, 2, ""}};
+  setup.with_stage = false;
+  return setup;
+}
+
+TEST(Membership, NodesLearnOfServicesAndOfTheirEnd) {
+  RegistryOptions options;
+  std::mutex mutex;
+  std::vector<DirectoryEntry> listed;
+  options.on_directory = [&](std::vector<DirectoryEntry> entries) {
+    std::lock_guard lock(mutex);
+    listed = std::move(entries);
+  };
+  Gateway gateway(0, options);
+  Node stage(gateway.port);
+  ASSERT_TRUE(eventually([&] { return stage.is(MembershipState::registered); }));
+  EXPECT_EQ(stage.knows(), Names{});
+  auto first = std::make_unique<Node>(gateway.port, engram_setup("g0", 20, 0));
+  Node second(gateway.port, engram_setup("g1", 21, 1));
+  const Names both{"g0 100 0/2", "g1 100 1/2"};
+  EXPECT_TRUE(eventually([&] { return stage.knows() == both && second.knows() == both; }));
+  {
+    std::lock_guard lock(mutex);
+    EXPECT_EQ(listed.size(), 2u);
+  }
+  // Who comes later knows at once.
+  NodeSetup late = engram_setup("late", 22, 0);
+  late.services = {{ServiceRole::indexer, 0, 1, ""}};
+  Node third(gateway.port, late);
+  EXPECT_TRUE(eventually([&] { return third.knows() == both; }));
+  // A node of services only is a member without stages.
+  {
+    std::lock_guard lock(gateway.heard->mutex);
+    EXPECT_FALSE(gateway.heard->nodes["g1"].encoder);
+    EXPECT_FALSE(gateway.heard->nodes["g1"].decoder);
+    EXPECT_EQ(gateway.heard->nodes["g1"].services.size(), 1u);
+  }
+  // What drains is not used any more, but is a member until it leaves.
+  second.tell(DrainAtom::value);
+  EXPECT_TRUE(eventually([&] { return stage.knows() == Names{"g0 100 0/2"}; }));
+  EXPECT_TRUE(second.is(MembershipState::registered));
+  first.reset();  // without goodbye
+  EXPECT_TRUE(eventually([&] { return stage.knows().empty(); }));
+  NodeSetup again = engram_setup("g0", 20, 0);
+  again.generation = 101;
+  Node next_life(gateway.port, again);
+  EXPECT_TRUE(eventually([&] { return stage.knows() == Names{"g0 101 0/2"}; }));
+}
+
+TEST(Membership, ServicesAreKnownAfterTheGatewayWasRestarted) {
+  auto gateway = std::make_unique<Gateway>();
+  const uint16_t port = gateway->port;
+  Node stage(port);
+  Node service(port, engram_setup("g0", 20, 0));
+  ASSERT_TRUE(eventually([&] { return stage.knows() == Names{"g0 100 0/2"}; }));
+  gateway.reset();
+  ASSERT_TRUE(eventually([&] { return stage.is(MembershipState::searching); }));
+  EXPECT_EQ(stage.knows(), Names{"g0 100 0/2"});  // it needs no gateway
+  RegistryOptions options;
+  options.self = {"gw", {"127.0.0.1", 7001, 30, 5}, {{ServiceRole::engram, 1, 2, ""}}};
+  gateway = std::make_unique<Gateway>(port, options);
+  EXPECT_TRUE(eventually([&] { return stage.knows() == Names({"g0 100 0/2", "gw 5 1/2"}); }));
+}
+
+TEST(Membership, WhoHoldsNoWeightsIsNotComparedByThem) {
+  Gateway gateway;
+  NodeSetup setup;
+  setup.model = {"", "", "w1"};
+  Node stage(gateway.port, setup);
+  ASSERT_TRUE(eventually([&] { return stage.is(MembershipState::registered); }));
+  Node service(gateway.port, engram_setup("g0", 20, 0));
+  EXPECT_TRUE(eventually([&] { return service.is(MembershipState::registered); }));
+  NodeSetup other = engram_setup("e2", 21, 0);
+  other.model.weights = "w2";
+  Node stranger(gateway.port, other);
+  expect_refused(stranger, Errc::unsupported, {"w1", "w2", "node \"e1\""});
+}
+
 // The registry alone, spoken to by hand.
 class Door : public testing::Test {
  protected:
@@ -451,10 +551,10 @@ TEST_F(Door, ASilentNodeIsForgottenAndAskedToRegisterAgain) {
   ASSERT_TRUE(ask<Welcome>(hello(5, once, node_proof("", once, "e1", 5))));
   ASSERT_TRUE(eventually([&] { return heard_->has("+e1 5"); }));
   ASSERT_TRUE(eventually([&] { return heard_->has("-e1 5"); }));
-  const auto reply = ask<HeartbeatReply>(Heartbeat{"e1", 5, false, {}});
+  const auto reply = ask<HeartbeatReply>(Heartbeat{"e1", 5, false, {}, 0});
   ASSERT_TRUE(reply);
   EXPECT_FALSE(reply->known);
-  const auto stale = ask<HeartbeatReply>(Heartbeat{"e1", 4, false, {}});
+  const auto stale = ask<HeartbeatReply>(Heartbeat{"e1", 4, false, {}, 0});
   ASSERT_FALSE(stale);
   EXPECT_EQ(stale.error().code, Errc::stale_generation);
   // Its end is no reason to let an earlier life in.
@@ -469,7 +569,7 @@ TEST_F(Door, AStrangerCannotSayGoodbyeForALaterLife) {
   ASSERT_TRUE(ask<Welcome>(hello(5, once, node_proof("", once, "e1", 5))));
   caf::anon_send(door_, Goodbye{"e1", 4});
   caf::anon_send(door_, Goodbye{"nobody", 4});
-  const auto reply = ask<HeartbeatReply>(Heartbeat{"e1", 5, false, {}});
+  const auto reply = ask<HeartbeatReply>(Heartbeat{"e1", 5, false, {}, 0});
   ASSERT_TRUE(reply);
   EXPECT_TRUE(reply->known);
 }

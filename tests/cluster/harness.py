@@ -212,7 +212,7 @@ class Cluster(Client):
                 control_port = 7400 if self.hosts else free_port()
                 lines += [f'control = "{self.address(name)}:{control_port}"', f'http_host = "{self.host}"',
                           f"http_port = {self.port}"]
-            if "encoder" in roles or "decoder" in roles:
+            if set(roles) - {"gateway"}:
                 lines.append(f'data = "{self.address(name)}:{7500 if self.hosts else free_port()}"')
         self.config = os.path.join(self.folder.name, "cluster.toml")
         with open(self.config, "w", encoding="utf-8") as f:

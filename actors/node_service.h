@@ -1,0 +1,25 @@
+#pragma once
+// A role of a node that answers calls of the data plane. No CAF type appears here.
+
+#include <functional>
+#include <memory>
+
+#include "actors/services.h"
+#include "core/result.h"
+
+namespace cedar::actors {
+
+/// Serves from its construction on, and has to go on until its destruction: who uses it learns a moment later that it
+/// drains. When it is destroyed no call comes any more.
+class NodeService {
+ public:
+  virtual ~NodeService() = default;
+  /// What the cluster is told of it.
+  virtual Service description() const = 0;
+};
+
+/// Makes a service at the start of its node; `plane` has everything and outlives the service.
+using NodeServiceFactory =
+    std::function<Result<std::unique_ptr<NodeService>>(const DataPlane& plane)>;
+
+}  // namespace cedar::actors
