@@ -127,8 +127,9 @@ INSTANTIATE_TEST_SUITE_P(
                 "node x.http_port is \"127.0.0.1:8080\", which is gw.http_port, too"},
         BadCase{node("name = \"x\"\nroles = [\"cache\"]\ncontrol = \"127.0.0.1:1\""),
                 "node x.control is for gateways only"},
-        BadCase{node("name = \"x\"\nroles = [\"cache\"]\ngateways = [\"d1\"]"),
-                "node x.gateways must be names of gateways, got \"d1\""},
+        BadCase{
+            node("name = \"x\"\nroles = [\"cache\"]\ndata = \"127.0.0.1:0\"\ngateways = [\"d1\"]"),
+            "node x.gateways must be names of gateways, got \"d1\""},
         BadCase{node("name = \"x\"\nroles = [\"cache\"]\ndevice = \"tpu\""),
                 "node x.device must be cpu, cuda or cuda:N, got \"tpu\""},
         BadCase{node("name = \"x\"\nroles = [\"cache\"]\nthreads = -1"),
