@@ -9,7 +9,11 @@ namespace cedar::actors {
 // Engram service: 1 to 15.
 inline constexpr transport::CallMethod kFetchEngramRows = 1;
 
-// Indexer service: 16 to 31.
+// Indexer service (index_messages.h): 16 to 31.
+inline constexpr transport::CallMethod kAppendIndexKeys = 16;
+inline constexpr transport::CallMethod kScanIndexKeys = 17;
+inline constexpr transport::CallMethod kCloseIndexPart = 18;
+
 // Pipeline stages: 32 to 63.
 
 }  // namespace cedar::actors

@@ -11,6 +11,8 @@
 namespace cedar::engine {
 namespace {
 
+static_assert(kIndexColumnsMultiple == kernels::kQ4xGroup);
+
 /// Scores of a tile of rows stay below this, whatever the context.
 constexpr int64_t kScoreTileBytes = int64_t{16} << 20;
 

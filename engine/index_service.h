@@ -16,6 +16,9 @@
 
 namespace cedar::engine {
 
+/// Columns of an index key come in groups that share a scale.
+inline constexpr int64_t kIndexColumnsMultiple = 32;
+
 using IndexSequence = StrongId<struct IndexSequenceTag, uint64_t>;
 
 /// What is handed out of a KV block: the index keys of some KV sources, one source after the other.

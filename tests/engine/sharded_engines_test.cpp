@@ -3,72 +3,17 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
-#include <random>
-
-#include "engine/engine.h"
 #include "tests/support/sharded_index.h"
-#include "tests/support/test_model.h"
+#include "tests/support/spread_work.h"
 
 namespace cedar::engine {
 namespace {
 
+using test::Answers;
+using test::answers_of;
+using test::random_prompt;
 using test::ShardedIndex;
-
-/// Token and bits of the log-probability, per request.
-using Answers = std::map<uint64_t, std::vector<std::pair<TokenId, float>>>;
-
-std::vector<TokenId> random_prompt(int64_t tokens, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<TokenId> prompt{0};
-  while (static_cast<int64_t>(prompt.size()) < tokens) {
-    prompt.push_back(static_cast<TokenId>(3 + random() % 1000));
-  }
-  return prompt;
-}
-
-struct Work {
-  std::vector<int64_t> lengths;
-  int64_t chunk = 50;
-  int64_t new_tokens = 45;
-  ReplayMode replay = ReplayMode::bounded;
-  kernels::IndexScoreMode mode = kernels::IndexScoreMode::bf16;
-};
-
-Answers run(const std::shared_ptr<const LoadedModel>& model, const Work& work,
-            std::shared_ptr<IndexService> service, int64_t min_tokens) {
-  EngineOptions options = testing::test_options();
-  options.numeric.index_score = work.mode;
-  options.prefill_chunk_tokens = work.chunk;
-  options.max_sequences = 4;
-  options.threads = 2;
-  options.replay = work.replay;
-  options.index_service = std::move(service);
-  options.index_service_min_tokens = min_tokens;
-  auto engine = Engine::create(model, options);
-  EXPECT_TRUE(engine.has_value()) << engine.error().message();
-  Answers answers;
-  for (size_t i = 0; i < work.lengths.size(); ++i) {
-    DecodeRequest request;
-    request.id = RequestId(i + 1);
-    request.prompt = random_prompt(work.lengths[i], static_cast<uint32_t>(i));
-    request.max_new_tokens = work.new_tokens;
-    request.sampling.temperature = 0;
-    request.sampling.logprobs = 0;
-    request.ignore_eos = true;
-    const auto submitted = (*engine)->submit(request, {}, [&answers](const TokenEvent& event) {
-      EXPECT_FALSE(event.error.has_value()) << event.error->message();
-      answers[event.id.value].emplace_back(event.token.token, event.token.logprob.value());
-    });
-    EXPECT_TRUE(submitted.has_value());
-  }
-  while (!(*engine)->idle()) {
-    const Status status = (*engine)->step();
-    EXPECT_TRUE(status.has_value()) << status.error().message();
-    if (!status) break;
-  }
-  return answers;
-}
+using test::Work;
 
 void expect_free(const ShardedIndex& index, int holders) {
   for (int h = 0; h < holders; ++h) {
@@ -84,12 +29,12 @@ TEST(ShardedEngines, AnswerAsWithoutHolders) {
     Work work;
     work.lengths = {390, 120, 71};
     work.mode = mode;
-    const Answers want = run(testing::mini_model(), work, nullptr, 0);
+    const Answers want = answers_of(testing::mini_model(), work, nullptr, 0);
     ASSERT_EQ(want.at(1).size(), 45U);
     for (const int holders : {1, 2, 5}) {
       const auto index =
           std::make_shared<ShardedIndex>(holders, [=](int32_t block) { return block % holders; });
-      EXPECT_EQ(run(testing::mini_model(), work, index, 1), want) << holders;
+      EXPECT_EQ(answers_of(testing::mini_model(), work, index, 1), want) << holders;
       EXPECT_GT(index->scans(), 100);
       expect_free(*index, holders);
     }
@@ -102,12 +47,12 @@ TEST(ShardedEngines, ChunksReplayAndStripes) {
   work.new_tokens = 12;
   for (const ReplayMode replay : {ReplayMode::bounded, ReplayMode::exact}) {
     work.replay = replay;
-    const Answers want = run(testing::mini_model(), work, nullptr, 0);
+    const Answers want = answers_of(testing::mini_model(), work, nullptr, 0);
     for (const int64_t chunk : {1000, 36, 17}) {
       work.chunk = chunk;
       const auto index =
           std::make_shared<ShardedIndex>(2, [](int32_t block) { return block / 4 % 2; });
-      EXPECT_EQ(run(testing::mini_model(), work, index, 1), want) << chunk;
+      EXPECT_EQ(answers_of(testing::mini_model(), work, index, 1), want) << chunk;
       expect_free(*index, 2);
     }
   }
@@ -116,33 +61,33 @@ TEST(ShardedEngines, ChunksReplayAndStripes) {
 TEST(ShardedEngines, ShortSequencesStayWhereTheyAre) {
   Work work;
   work.lengths = {380, 60, 100};
-  const Answers want = run(testing::mini_model(), work, nullptr, 0);
+  const Answers want = answers_of(testing::mini_model(), work, nullptr, 0);
   auto index = std::make_shared<ShardedIndex>(2, [](int32_t block) { return block % 2; });
-  EXPECT_EQ(run(testing::mini_model(), work, index, 200), want);
+  EXPECT_EQ(answers_of(testing::mini_model(), work, index, 200), want);
   // Of the one long sequence: its blocks of 36 tokens while they are read, and again while they are written.
   EXPECT_GE(index->appended(), 380 / 36 + (380 + 45) / 36 - 2);
   EXPECT_LE(index->appended(), 2 * ((380 + 45) / 36));
   index = std::make_shared<ShardedIndex>(2, [](int32_t block) { return block % 2; });
-  EXPECT_EQ(run(testing::mini_model(), work, index, 1000), want);
+  EXPECT_EQ(answers_of(testing::mini_model(), work, index, 1000), want);
   EXPECT_EQ(index->appended(), 0);
 }
 
 TEST(ShardedEngines, WhoDoesNotAnswerIsNotMissed) {
   Work work;
   work.lengths = {350, 140};
-  const Answers want = run(testing::mini_model(), work, nullptr, 0);
+  const Answers want = answers_of(testing::mini_model(), work, nullptr, 0);
   const auto index = std::make_shared<ShardedIndex>(3, [](int32_t block) { return block % 3; });
   index->answers = [](int holder, int64_t n) { return holder == 1 || n % 4 == 0; };
-  EXPECT_EQ(run(testing::mini_model(), work, index, 1), want);
+  EXPECT_EQ(answers_of(testing::mini_model(), work, index, 1), want);
   expect_free(*index, 3);
 }
 
 TEST(ShardedEngines, SomeBlocksAreNeverTaken) {
   Work work;
   work.lengths = {350};
-  const Answers want = run(testing::mini_model(), work, nullptr, 0);
+  const Answers want = answers_of(testing::mini_model(), work, nullptr, 0);
   const auto index = std::make_shared<ShardedIndex>(2, [](int32_t block) { return block % 3 - 1; });
-  EXPECT_EQ(run(testing::mini_model(), work, index, 1), want);
+  EXPECT_EQ(answers_of(testing::mini_model(), work, index, 1), want);
   expect_free(*index, 2);
 }
 
