@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "actors/index_spread.h"
 #include "actors/local_engines.h"
 #include "actors/membership.h"
 #include "actors/message_types.h"
@@ -30,6 +31,8 @@ struct ClusterNode::Impl {
   DataPlane plane;
   std::vector<std::unique_ptr<NodeService>> services;
   std::shared_ptr<ExportMemory> memory;
+  std::shared_ptr<IndexSpread> index;  // with stages whose index keys may be spread
+  std::shared_ptr<void> indexers;      // its view of the directory
   caf::actor_system_config config;
   std::unique_ptr<caf::actor_system> system;
   std::shared_ptr<LoadBoard> stage_board = std::make_shared<LoadBoard>();  // of the stages here
@@ -60,6 +63,13 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
     services.push_back(std::move(service));
   }
   if (has_stages) {
+    if (options.system.engine.index_service_min_tokens > 0) {
+      IndexSpreadOptions spread;
+      spread.scan_timeout = options.system.index_timeout;
+      index = std::make_shared<IndexSpread>(*calls, spread);
+      indexers = follow_indexers(directory, index);
+      options.system.engine.index_service = index;
+    }
     CEDAR_TRY(engines, make_local_engines(model, options.system.engine,
                                           {options.encoder, options.decoder}, memory));
   }
@@ -214,6 +224,16 @@ void ClusterNode::Impl::end_actors() {
   memberships.clear();
   end(stages);
   system->await_all_actors_done();
+  if (index) {
+    const IndexSpreadStats s = index->stats();
+    log::info("index", "keys were spread",
+              {{"blocks", s.appended_blocks},
+               {"scans", s.scans},
+               {"calls", s.scan_calls},
+               {"failed_calls", s.failed_scan_calls},
+               {"failed_appends", s.failed_append_calls}});
+  }
+  indexers.reset();
   if (calls) calls->shutdown();
   services.clear();
   // Its callbacks speak to actors.

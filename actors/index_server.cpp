@@ -225,8 +225,25 @@ Result<std::unique_ptr<IndexServer>> IndexServer::start(transport::Calls& calls,
 
 IndexServer::IndexServer(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-IndexServer::~IndexServer() { impl_->stop(); }
+IndexServer::~IndexServer() {
+  impl_->stop();
+  const IndexServerStats s = impl_->stats();
+  log::info("indexer", "ends",
+            {{"appends", s.appends},
+             {"scans", s.scans},
+             {"scanned_rows", s.scanned_rows},
+             {"expired_parts", s.expired_parts},
+             {"lost_owners", s.lost_owners},
+             {"parts_left", s.keys.parts}});
+}
 
 IndexServerStats IndexServer::stats() const { return impl_->stats(); }
+
+NodeServiceFactory index_server(const IndexServerOptions& options) {
+  return [options](const DataPlane& plane) -> Result<std::unique_ptr<NodeService>> {
+    CEDAR_TRY(std::unique_ptr<IndexServer> server, IndexServer::start(*plane.calls, options));
+    return std::unique_ptr<NodeService>(std::move(server));
+  };
+}
 
 }  // namespace cedar::actors

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "actors/node_service.h"
 #include "core/result.h"
 #include "engine/index_key_store.h"
 #include "transport/calls.h"
@@ -25,16 +26,17 @@ struct IndexServerStats {
   uint64_t expired_parts = 0, lost_owners = 0;
 };
 
-class IndexServer {
+class IndexServer final : public NodeService {
  public:
   /// Serves at `calls`, which it may outlive, from now on. Errors: those of IndexKeyStore.
   static Result<std::unique_ptr<IndexServer>> start(transport::Calls& calls,
                                                     const IndexServerOptions& options);
   /// Answers nothing any more.
-  ~IndexServer();
+  ~IndexServer() override;
   IndexServer(const IndexServer&) = delete;
   IndexServer& operator=(const IndexServer&) = delete;
 
+  Service description() const override { return {ServiceRole::indexer, 0, 1, ""}; }
   IndexServerStats stats() const;
 
   class Impl;
@@ -43,5 +45,7 @@ class IndexServer {
   explicit IndexServer(std::shared_ptr<Impl> impl);
   std::shared_ptr<Impl> impl_;
 };
+
+NodeServiceFactory index_server(const IndexServerOptions& options);
 
 }  // namespace cedar::actors

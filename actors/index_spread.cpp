@@ -393,4 +393,18 @@ std::unique_ptr<engine::IndexScan> IndexSpread::scan(
   return impl_->scan(questions, entries);
 }
 
+std::shared_ptr<void> follow_indexers(const ServiceDirectory& directory,
+                                      std::shared_ptr<IndexSpread> spread) {
+  const auto tell = [&directory, spread = std::move(spread)] {
+    std::vector<IndexHolder> holders;
+    for (const ServiceProvider& provider : directory.services(ServiceRole::indexer)) {
+      holders.push_back({provider.node, provider.target()});
+    }
+    spread->set_holders(std::move(holders));
+  };
+  std::shared_ptr<void> handle = directory.on_change(tell);
+  tell();
+  return handle;
+}
+
 }  // namespace cedar::actors

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/service_directory.h"
 #include "engine/index_service.h"
 #include "transport/calls.h"
 
@@ -66,5 +67,9 @@ class IndexSpread final : public engine::IndexService {
  private:
   std::shared_ptr<Impl> impl_;
 };
+
+/// Tells `spread` of the indexers of `directory`, now and whenever they change, as long as the handle lives.
+[[nodiscard]] std::shared_ptr<void> follow_indexers(const ServiceDirectory& directory,
+                                                    std::shared_ptr<IndexSpread> spread);
 
 }  // namespace cedar::actors

@@ -20,6 +20,7 @@ struct SystemOptions {
   int64_t scheduler_threads = 1;
   int64_t max_throughput = 100;  // messages an actor handles before it yields its thread
   int64_t max_queued = 256;
+  std::chrono::milliseconds index_timeout{2000};  // of a scan by indexers; in a cluster
   int64_t cache_bytes = int64_t{64} << 20;
   std::shared_ptr<monitoring::Trace> trace;  // null: none
 };

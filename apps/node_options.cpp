@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "actors/index_server.h"
 #include "apps/serve_options.h"
 #include "core/check.h"
 #include "core/device.h"
@@ -51,11 +52,11 @@ std::string describe(const model::KvLayout& layout) {
 
 Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& c,
                                                 const config::NodeSettings& node) {
-  for (const char* role : {"engram", "indexer", "cache"}) {
+  for (const char* role : {"engram", "cache"}) {
     if (node.has(role)) {
-      return make_error(Errc::invalid_config, "node " + node.name + ".roles: this version has no " +
-                                                  std::string(role) +
-                                                  " nodes; gateway, encoder and decoder only");
+      return make_error(Errc::invalid_config,
+                        "node " + node.name + ".roles: this version has no " + std::string(role) +
+                            " nodes; gateway, encoder, decoder and indexer only");
     }
   }
   actors::ClusterNodeOptions options;
@@ -117,6 +118,12 @@ Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& c,
   const int threads =
       serve.engine.threads > 0 ? static_cast<int>(serve.engine.threads) : usable_processors();
   options.system = system_options(serve, device, threads);
+  if (node.has("indexer")) {
+    actors::IndexServerOptions indexer;
+    indexer.memory_bytes = node.indexer_mib << 20;
+    indexer.threads = threads;
+    options.services.push_back(actors::index_server(indexer));
+  }
   return options;
 }
 

@@ -23,6 +23,7 @@ NodeSettings node_defaults(const ServeConfig& serve) {
   node.max_sequences = serve.engine.max_sequences;
   node.kv_pool_blocks = serve.engine.kv_pool_blocks;
   node.prefill_chunk_tokens = serve.engine.prefill_chunk_tokens;
+  node.index_service_min_tokens = serve.engine.index_service_min_tokens;
   node.http_host = serve.http.host;
   node.http_port = serve.http.port;
   return node;
@@ -106,6 +107,7 @@ class ClusterChecker : public SettingsChecker {
     if (const auto device = parse_device(node.device); !device) {
       complain("device", "must be cpu, cuda or cuda:N, got " + toml_string(node.device));
     }
+    check_index_service(node);
     if (node.has("gateway")) {
       check_address(node, "control", node.control, false);
       if (node.http_port != 0) {
@@ -124,6 +126,16 @@ class ClusterChecker : public SettingsChecker {
         complain("gateways", "must be names of gateways, got " + toml_string(name));
       }
     }
+  }
+
+  /// Indexers compute on the CPU, whose scores are not a GPU's to the last bit.
+  void check_index_service(const NodeSettings& node) {
+    const bool has_stages = node.has("encoder") || node.has("decoder");
+    if (!has_stages || node.index_service_min_tokens == 0 || node.device == "cpu") return;
+    complain("index_service_min_tokens",
+             "must be 0 with device = " + toml_string(node.device) +
+                 ": indexers answer stages with device = \"cpu\" alone, got " +
+                 std::to_string(node.index_service_min_tokens));
   }
 
   void check_roles(const NodeSettings& node) {
@@ -202,6 +214,7 @@ ServeConfig ClusterConfig::serve_config(const NodeSettings& node) const {
   config.engine.max_sequences = node.max_sequences;
   config.engine.kv_pool_blocks = node.kv_pool_blocks;
   config.engine.prefill_chunk_tokens = node.prefill_chunk_tokens;
+  config.engine.index_service_min_tokens = node.index_service_min_tokens;
   config.http.host = node.http_host;
   config.http.port = node.http_port;
   return config;

@@ -55,6 +55,8 @@ struct NodeSettings {
   int64_t max_sequences = 0;
   int64_t kv_pool_blocks = 0;
   int64_t prefill_chunk_tokens = 0;
+  int64_t index_service_min_tokens = 0;
+  int64_t indexer_mib = 1024;
   std::string http_host;
   int64_t http_port = 0;
 

@@ -52,7 +52,8 @@ void visit_node_settings(Node& n, Visitor& v) {
   v.choices("roles", n.roles, {"gateway", "encoder", "decoder", "engram", "indexer", "cache"},
             "what the node does");
   v.text("control", n.control, "host:port where a gateway waits for nodes; others need none");
-  v.text("data", n.data, "host:port where other nodes reach all roles but gateway; port 0: any free one");
+  v.text("data", n.data,
+         "host:port where other nodes reach all roles but gateway; port 0: any free one");
   v.texts("gateways", n.gateways, "names of the gateways to register with; empty: all");
   v.text("model_directory", n.model_directory, "instead of model.directory");
   v.text("device", n.device, "instead of model.device");
@@ -61,6 +62,9 @@ void visit_node_settings(Node& n, Visitor& v) {
   v.integer("kv_pool_blocks", n.kv_pool_blocks, 0, kMany, "instead of engine.kv_pool_blocks");
   v.integer("prefill_chunk_tokens", n.prefill_chunk_tokens, 1, kMany,
             "instead of engine.prefill_chunk_tokens");
+  v.integer("index_service_min_tokens", n.index_service_min_tokens, 0, kMany,
+            "instead of engine.index_service_min_tokens");
+  v.integer("indexer_mib", n.indexer_mib, 1, int64_t{1} << 16, "memory of an indexer for keys");
   v.text("http_host", n.http_host, "instead of http.host");
   v.integer("http_port", n.http_port, 0, 65535, "instead of http.port");
 }

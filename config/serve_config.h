@@ -23,6 +23,8 @@ struct ModelSettings {
 struct EngineSettings {
   int64_t threads = 0;  // 0: the processors this process may use
   int64_t max_sequences = 8;
+  int64_t index_service_min_tokens = 0;  // 0: never
+  int64_t index_service_timeout_ms = 2000;
   int64_t kv_pool_blocks = 0;  // 0: max_sequences of full length, at most 1 GiB
   int64_t prefill_chunk_tokens = 512;
   int64_t max_context_tokens = 0;  // 0: what the model allows

@@ -36,6 +36,10 @@ void visit_settings(Config& c, Visitor& v) {
             "rows of an encoder step");
   v.integer("max_context_tokens", c.engine.max_context_tokens, 0, kMany,
             "0: what the model allows");
+  v.integer("index_service_min_tokens", c.engine.index_service_min_tokens, 0, kMany,
+            "index keys of sequences at least so long go to the indexers of a cluster; 0: never");
+  v.integer("index_service_timeout_ms", c.engine.index_service_timeout_ms, 1, kHourMs,
+            "an indexer that has not answered is done without");
   v.choice("replay", c.engine.replay, {"bounded", "exact"}, "how the decoder rebuilds its windows");
 
   v.table("actors");

@@ -119,6 +119,14 @@ INSTANTIATE_TEST_SUITE_P(
                 "node x.data is \"127.0.0.1:7501\", which is d1.data, too"},
         BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"10.0.0.1:7501\""),
                 "a cluster over a network needs cluster.secret_file, which is \"\""},
+        BadCase{
+            node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:0\"\n"
+                 "device = \"cuda:1\"\nindex_service_min_tokens = 9"),
+            "node x.index_service_min_tokens must be 0 with device = \"cuda:1\": indexers answer "
+            "stages with device = \"cpu\" alone, got 9"},
+        BadCase{node("name = \"x\"\nroles = [\"indexer\"]\ndata = \"127.0.0.1:0\"\n"
+                     "indexer_mib = 0"),
+                "node[3].indexer_mib must be in [1, 65536], got 0"},
         BadCase{node("name = \"x\"\nroles = [\"gateway\"]\nhttp_port = 0"),
                 "node x.control must be host:port"},
         BadCase{node("name = \"x\"\nroles = [\"gateway\"]\ncontrol = \"127.0.0.1:0\""),
