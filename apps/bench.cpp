@@ -19,6 +19,7 @@ constexpr Entry kBenches[] = {
     {"engine", "prefill and decode of a whole model", run_bench_engine},
 #ifdef CEDAR_HAS_CLUSTER
     {"serve", "load on the gateway: latency, loss, memory, slow readers", run_bench_serve},
+    {"storage", "the SSD tier, against plain reads and writes", run_bench_storage},
     {"transport", "pulls between two processes, against ucx_perftest", run_bench_transport},
 #endif
 };

@@ -17,6 +17,8 @@ int run_verify(int argc, char** argv);
 // Builds with CEDAR_CLUSTER only.
 int run_bench_serve(int argc, char** argv);
 int run_bench_transport(int argc, char** argv);
+int run_bench_storage(int argc, char** argv);
+int run_cache(int argc, char** argv);
 int run_serve(int argc, char** argv);
 int run_node(int argc, char** argv);
 int run_config(int argc, char** argv);

@@ -19,11 +19,13 @@ constexpr Entry kCommands[] = {
      cedar::apps::run_serve},
     {"node", "one process of a cluster", cedar::apps::run_node},
     {"config", "check, show and describe files of settings", cedar::apps::run_config},
+    {"cache", "look at, check and trim the SSD tier of the KV cache", cedar::apps::run_cache},
     {"chat", "terminal client over WebSocket", cedar::apps::run_chat},
 #endif
     {"generate", "answer one prompt or a file of prompts, no server", cedar::apps::run_generate},
     {"inspect", "what a checkpoint holds", cedar::apps::run_inspect},
-    {"bench", "measure kernels, a model, a running server (serve), links (transport)",
+    {"bench",
+     "measure kernels, a model, a running server (serve), links (transport), a disk (storage)",
      cedar::apps::run_bench},
     {"verify", "compare the engine with golden values", cedar::apps::run_verify},
 };

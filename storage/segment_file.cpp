@@ -36,8 +36,8 @@ int open_direct(const std::string& path, int flags) {
 Status read_at(int fd, const std::string& path, std::span<std::byte> to, int64_t offset) {
   size_t done = 0;
   while (done < to.size()) {
-    const ssize_t moved = ::pread(fd, to.data() + done, to.size() - done,
-                                  offset + static_cast<int64_t>(done));
+    const ssize_t moved =
+        ::pread(fd, to.data() + done, to.size() - done, offset + static_cast<int64_t>(done));
     if (moved < 0 && errno == EINTR) continue;
     if (moved < 0) return io_error("cannot read", path);
     if (moved == 0) return make_error(Errc::io_error, path + " is shorter than its header says");
@@ -49,8 +49,8 @@ Status read_at(int fd, const std::string& path, std::span<std::byte> to, int64_t
 Status write_at(int fd, const std::string& path, std::span<const std::byte> from, int64_t offset) {
   size_t done = 0;
   while (done < from.size()) {
-    const ssize_t moved = ::pwrite(fd, from.data() + done, from.size() - done,
-                                   offset + static_cast<int64_t>(done));
+    const ssize_t moved =
+        ::pwrite(fd, from.data() + done, from.size() - done, offset + static_cast<int64_t>(done));
     if (moved < 0 && errno == EINTR) continue;
     if (moved <= 0) return io_error("cannot write", path);
     done += static_cast<size_t>(moved);
@@ -154,8 +154,8 @@ Status check_slot(std::span<const std::byte> slot, const SegmentShape& shape, ui
   if (!header || header->key != key) {
     return make_error(Errc::checksum_mismatch, "the slot's header is torn");
   }
-  const auto value = slot.subspan(static_cast<size_t>(kSlotHeaderBytes),
-                                  static_cast<size_t>(shape.value_bytes));
+  const auto value =
+      slot.subspan(static_cast<size_t>(kSlotHeaderBytes), static_cast<size_t>(shape.value_bytes));
   if (crc32c(value) != header->value_crc32c) {
     return make_error(Errc::checksum_mismatch, "the value's checksum differs");
   }

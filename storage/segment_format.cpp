@@ -86,8 +86,8 @@ void encode(const SegmentHeader& header, std::span<std::byte> to) {
   writer.put(header.number);
   writer.put(header.created_s);
   writer.put(static_cast<uint32_t>(header.identity.size()));
-  writer.put(std::span(reinterpret_cast<const uint8_t*>(header.identity.data()),
-                       header.identity.size()));
+  writer.put(
+      std::span(reinterpret_cast<const uint8_t*>(header.identity.data()), header.identity.size()));
   writer.put_checksum();
 }
 

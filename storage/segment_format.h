@@ -51,9 +51,9 @@ SegmentShape shape_for(int64_t value_bytes, int64_t bytes);
 
 struct SegmentHeader {
   SegmentShape shape;
-  uint64_t number = 0;       // grows with every segment of a store
-  uint64_t created_s = 0;    // Unix time
-  std::string identity;      // of what the values mean; at most kMaxIdentity bytes
+  uint64_t number = 0;     // grows with every segment of a store
+  uint64_t created_s = 0;  // Unix time
+  std::string identity;    // of what the values mean; at most kMaxIdentity bytes
   static constexpr size_t kMaxIdentity = 256;
 };
 /// REQUIRES: to.size() == kSegmentHeaderBytes.

@@ -111,8 +111,8 @@ Result<CollectReport> collect_segments(const std::string& directory,
   CollectReport report;
   for (const SegmentSummary& segment : segments) {
     const bool unusable = segment.problem.has_value();
-    const bool old = !unusable && options.older_than_s &&
-                     segment.newest_s + *options.older_than_s < now;
+    const bool old =
+        !unusable && options.older_than_s && segment.newest_s + *options.older_than_s < now;
     const bool too_much = options.max_bytes && left > *options.max_bytes;
     if (!unusable && !old && !too_much) continue;
     left -= segment.file_bytes;

@@ -29,9 +29,9 @@ Result<std::vector<SegmentSummary>> list_segments(const std::string& directory);
 struct VerifyReport {
   int64_t values = 0;
   int64_t bytes = 0;
-  int64_t corrupt = 0;  // values
-  int64_t torn = 0;     // slots
-  int64_t unusable = 0;  // segments
+  int64_t corrupt = 0;                // values
+  int64_t torn = 0;                   // slots
+  int64_t unusable = 0;               // segments
   std::vector<std::string> findings;  // the first kMaxFindings of them
   static constexpr size_t kMaxFindings = 20;
 };

@@ -36,8 +36,7 @@ Status check(const SegmentStoreOptions& options) {
   };
   if (options.directory.empty()) return make_error(Errc::invalid_config, "directory is empty");
   if (options.identity.size() > SegmentHeader::kMaxIdentity) {
-    return bad("identity may have 256 bytes",
-               static_cast<int64_t>(options.identity.size()));
+    return bad("identity may have 256 bytes", static_cast<int64_t>(options.identity.size()));
   }
   if (options.value_bytes < 1) return bad("value_bytes must be positive", options.value_bytes);
   if (options.depth < 1) return bad("depth must be positive", options.depth);
@@ -53,8 +52,8 @@ Status check(const SegmentStoreOptions& options) {
 
 SegmentShape shape_of(const SegmentStoreOptions& options) {
   const SegmentShape one{options.value_bytes, 1};
-  const int64_t bytes = std::max(one.file_bytes(),
-                                 std::min(options.segment_bytes, options.max_bytes / kMinSegments));
+  const int64_t bytes =
+      std::max(one.file_bytes(), std::min(options.segment_bytes, options.max_bytes / kMinSegments));
   return shape_for(options.value_bytes, bytes);
 }
 
@@ -79,8 +78,8 @@ struct SegmentStore::Impl {
   std::unordered_set<StoreKey, HashStoreKey> under_way;  // keys staged or being written
   std::vector<AlignedMemory> spare;                      // slots
   std::shared_ptr<Segment> active;
-  int64_t writing = 0;     // handed to the disk
-  int64_t unsynced = 0;    // written since the last sync
+  int64_t writing = 0;   // handed to the disk
+  int64_t unsynced = 0;  // written since the last sync
   Clock::time_point last_sync{};
   Clock::time_point closed_until{};
   bool ending = false;
@@ -107,8 +106,8 @@ struct SegmentStore::Impl {
     return memory;
   }
   void give_back(AlignedMemory memory) {
-    const auto most = static_cast<size_t>(options.max_staged_bytes / shape.slot_bytes() +
-                                          options.max_reads);
+    const auto most =
+        static_cast<size_t>(options.max_staged_bytes / shape.slot_bytes() + options.max_reads);
     if (spare.size() < most) spare.push_back(std::move(memory));
   }
   int64_t staged_bytes() const {
@@ -150,9 +149,9 @@ Status SegmentStore::Impl::take(const std::string& path) {
                                 (*file)->header().shape.value_bytes != options.value_bytes);
   if (!file && file.error().code == Errc::io_error) return file.error();
   if (!file || foreign) {
-    log::info("storage", "removes a segment that is of no use",
-              {{"file", path},
-               {"why", file ? "of another model or layout" : file.error().context}});
+    log::info(
+        "storage", "removes a segment that is of no use",
+        {{"file", path}, {"why", file ? "of another model or layout" : file.error().context}});
     ++counters.foreign;
     std::error_code ignored;
     std::filesystem::remove(path, ignored);
@@ -207,8 +206,8 @@ void SegmentStore::read(const StoreKey& key, std::span<std::byte> target,
   }
   if (impl.counters.reads_under_way >= impl.options.max_reads) {
     held.unlock();
-    return done(make_error(Errc::overloaded, std::to_string(impl.options.max_reads) +
-                                                 " reads are under way"));
+    return done(make_error(Errc::overloaded,
+                           std::to_string(impl.options.max_reads) + " reads are under way"));
   }
   ++impl.counters.reads_under_way;
   auto memory = std::make_shared<AlignedMemory>(impl.take_slot_memory());
@@ -358,10 +357,8 @@ FileOperation SegmentStore::Impl::begin_write(Staged item) {
   operation.data = item.slot.data();
   operation.bytes = shape.slot_bytes();
   operation.offset = segment->shape().slot_offset(slot);
-  operation.done = [this, segment, slot,
-                    shared = std::make_shared<Staged>(std::move(item))](const Status& status) {
-    written(segment, slot, *shared, status);
-  };
+  operation.done = [this, segment, slot, shared = std::make_shared<Staged>(std::move(item))](
+                       const Status& status) { written(segment, slot, *shared, status); };
   return operation;
 }
 
@@ -402,7 +399,8 @@ void SegmentStore::Impl::finish_active(std::unique_lock<std::mutex>& held) {
   const std::vector<SlotHeader> slots = segment->slots;
   held.unlock();
   const Status finished = segment->file->finish(slots);
-  if (!finished) log::warn("storage", "cannot finish a segment", {{"why", finished.error().context}});
+  if (!finished)
+    log::warn("storage", "cannot finish a segment", {{"why", finished.error().context}});
   held.lock();
   unsynced = 0;
   segment->finished = true;
@@ -411,8 +409,8 @@ void SegmentStore::Impl::finish_active(std::unique_lock<std::mutex>& held) {
 Status SegmentStore::flush(std::chrono::milliseconds timeout) {
   Impl& impl = *impl_;
   std::unique_lock held(impl.mutex);
-  const bool idle = impl.changed.wait_for(
-      held, timeout, [&] { return impl.staged.empty() && impl.writing == 0; });
+  const bool idle = impl.changed.wait_for(held, timeout,
+                                          [&] { return impl.staged.empty() && impl.writing == 0; });
   if (!idle) return make_error(Errc::deadline_exceeded, "the disk is too slow");
   const std::shared_ptr<Segment> segment = impl.active;
   held.unlock();

@@ -25,11 +25,11 @@ struct SegmentStoreOptions {
   std::string directory;
   std::string identity;  // of what the values mean; what another identity has left here is removed
   int64_t value_bytes = 0;
-  int64_t max_bytes = 0;                        // of all files together, at any moment
-  int64_t segment_bytes = int64_t{256} << 20;   // less where max_bytes is small
+  int64_t max_bytes = 0;                         // of all files together, at any moment
+  int64_t segment_bytes = int64_t{256} << 20;    // less where max_bytes is small
   int64_t max_staged_bytes = int64_t{64} << 20;  // of writes under way; more: dropped
-  int32_t max_reads = 256;                      // under way; more: overloaded
-  int32_t depth = 32;                           // operations at the disk at a time
+  int32_t max_reads = 256;                       // under way; more: overloaded
+  int32_t depth = 32;                            // operations at the disk at a time
   FileIoKind io = FileIoKind::automatic;
   std::chrono::milliseconds sync_interval{1000};
   /// After a segment could not be made (a full disk), so long all writes are dropped.
@@ -55,7 +55,7 @@ struct SegmentStoreStats {
   int64_t evicted = 0;          // values that went with their segment
   int64_t evicted_young = 0;    // of these, before their retention was over
   int64_t torn = 0;             // slots that were found torn when the store was opened
-  int64_t foreign = 0;          // segments of another identity, shape or version that were removed then
+  int64_t foreign = 0;  // segments of another identity, shape or version that were removed then
 };
 
 class SegmentStore {

@@ -91,8 +91,7 @@ class UringIo final : public FileIo {
       const int error = ::io_uring_wait_cqe(&ring_, &completion);
       if (error == -EINTR) continue;
       if (error < 0) return;
-      std::unique_ptr<Running> running(
-          static_cast<Running*>(::io_uring_cqe_get_data(completion)));
+      std::unique_ptr<Running> running(static_cast<Running*>(::io_uring_cqe_get_data(completion)));
       const int result = completion->res;
       ::io_uring_cqe_seen(&ring_, completion);
       if (running) finish(std::move(running), result);

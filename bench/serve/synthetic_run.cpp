@@ -4,6 +4,7 @@
 #include <charconv>
 #include <utility>
 
+#include "apps/progress_line.h"
 #include "bench/serve/ws_client.h"
 #include "bench/support/report.h"
 
@@ -87,7 +88,7 @@ class Run final : public WsHandler {
   const TokenScript& script_;
   Stamps& stamps_;
   ServerProcess& server_;
-  ProgressLine progress_;
+  apps::ProgressLine progress_;
   std::unique_ptr<WsClient> client_;
   std::vector<Stream> streams_;
   std::vector<std::pair<float, int32_t>> latency_;  // ms, and the second in which the token came

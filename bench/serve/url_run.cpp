@@ -7,6 +7,7 @@
 #include <random>
 #include <utility>
 
+#include "apps/progress_line.h"
 #include "apps/server_event.h"
 #include "bench/serve/stamps.h"
 #include "bench/serve/ws_client.h"
@@ -150,7 +151,7 @@ class Run final : public WsHandler {
 
   const UrlOptions& options_;
   std::mt19937_64 random_;
-  ProgressLine progress_;
+  apps::ProgressLine progress_;
   std::unique_ptr<WsClient> client_;
   std::vector<Slot> slots_;  // by connection
   std::deque<size_t> idle_;  // connections without a request

@@ -1,5 +1,5 @@
 #pragma once
-// What the measurements share: the file with their figures, percentiles, a progress line.
+// What the measurements share: the file with their figures, percentiles.
 
 #include <cstdint>
 #include <optional>
@@ -35,24 +35,5 @@ std::string utc_date();
 /// The value that a share `q` of the values does not exceed (nearest rank); 0 when there are none.
 /// REQUIRES: `sorted` is in ascending order, 0 <= q <= 1.
 double percentile(const std::vector<double>& sorted, double q);
-
-/// One line on a terminal's standard error, written over again and again, at most five times a second.
-class ProgressLine {
- public:
-  explicit ProgressLine(std::string title);
-  ~ProgressLine() { clear(); }
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
-
-  /// `unit`: what is counted, in the plural.
-  void show(int64_t done, int64_t total, const char* unit);
-  void clear();
-
- private:
-  std::string title_;
-  bool on_;
-  bool shown_ = false;
-  int64_t next_ns_ = 0;
-};
 
 }  // namespace cedar::bench

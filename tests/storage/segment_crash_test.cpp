@@ -57,7 +57,7 @@ TEST(SegmentCrash, KilledWritersLoseTheirTailAtMost) {
     const int64_t enough = 1 + static_cast<int64_t>(random() % 120);
     int64_t written = 0;
     uint64_t tried = 0;
-    while (written < enough && ::read(pipe_ends[0], &written, sizeof written) > 0) ++tried;
+    while (written<enough&& ::read(pipe_ends[0], &written, sizeof written)> 0) ++tried;
     ASSERT_EQ(::kill(child, SIGKILL), 0);
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);

@@ -32,7 +32,9 @@ class SegmentInspectTest : public testing::Test {
     bytes.seekp((*file)->header().shape.slot_offset(2) + 5000);
     bytes.write("damage", 6);
   }
-  void foreign_file() { std::ofstream(options_.directory + "/segment-00000000000000ff.seg") << "?"; }
+  void foreign_file() {
+    std::ofstream(options_.directory + "/segment-00000000000000ff.seg") << "?";
+  }
 };
 
 TEST_F(SegmentInspectTest, ListsSegmentsWhileAStoreWorks) {
@@ -60,8 +62,9 @@ TEST_F(SegmentInspectTest, VerifyFindsWhatIsDamaged) {
   EXPECT_EQ(report->corrupt, 1);
   EXPECT_EQ(report->unusable, 1);
   EXPECT_THAT(report->findings, testing::Contains(HasSubstr("slot 2")));
-  EXPECT_EQ(verify_segments(options_.directory, [](int64_t, int64_t) { return false; }).error().code,
-            Errc::cancelled);
+  EXPECT_EQ(
+      verify_segments(options_.directory, [](int64_t, int64_t) { return false; }).error().code,
+      Errc::cancelled);
 }
 
 TEST_F(SegmentInspectTest, CollectRemovesWhatItIsToldTo) {
