@@ -47,6 +47,7 @@ struct ClusterNode::Impl {
 
   Status start(const std::shared_ptr<const engine::LoadedModel>& model);
   Status open_data_plane();
+  std::shared_ptr<engine::EngramSource> engram_source(const engine::LoadedModel& model) const;
   void start_system();
   Status open_door();
   MembershipActor join(const ClusterNodeOptions::Gateway& gateway);
@@ -70,8 +71,9 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
       indexers = follow_indexers(directory, index);
       options.system.engine.index_service = index;
     }
-    CEDAR_TRY(engines, make_local_engines(model, options.system.engine,
-                                          {options.encoder, options.decoder}, memory));
+    CEDAR_TRY(engines,
+              make_local_engines(model, options.system.engine, {options.encoder, options.decoder},
+                                 memory, engram_source(*model)));
   }
   start_system();
   std::vector<NodeListener> listeners;
@@ -126,6 +128,19 @@ Status ClusterNode::Impl::open_data_plane() {
   plane.directory = &directory;
   memory = std::make_shared<ExportMemory>(*transport);
   return {};
+}
+
+/// Null: the tables of the checkpoint.
+std::shared_ptr<engine::EngramSource> ClusterNode::Impl::engram_source(
+    const engine::LoadedModel& model) const {
+  if (!options.engram || model.engram.layers.empty()) return nullptr;
+  const int64_t row_bytes = model.config.engram_head_dim + model.config.engram_head_dim / 32;
+  RemoteEngramOptions engram = *options.engram;
+  // Of the chunk that is computed, of the next one, and of prompts that came and went.
+  const int64_t chunk_rows = options.system.engine.prefill_chunk_tokens * model.engram.columns *
+                             static_cast<int64_t>(model.engram.layers.size());
+  engram.ahead_bytes = std::max(engram.ahead_bytes, 4 * chunk_rows * row_bytes);
+  return std::make_shared<RemoteEngram>(plane, model.engram, row_bytes, engram);
 }
 
 void ClusterNode::Impl::start_system() {

@@ -12,6 +12,7 @@
 
 #include "actors/client.h"
 #include "actors/node_service.h"
+#include "actors/remote_engram.h"
 #include "actors/system.h"
 #include "core/result.h"
 #include "engine/loaded_model.h"
@@ -52,7 +53,8 @@ struct ClusterNodeOptions {
   bool encoder = false;
   bool decoder = false;
   std::vector<NodeServiceFactory> services;
-  transport::TransportOptions data;  // identity and cluster are filled in
+  std::optional<RemoteEngramOptions> engram;  // the stages' rows come from services
+  transport::TransportOptions data;           // identity and cluster are filled in
   transport::UcxOptions ucx;
   SystemOptions system;
 

@@ -32,8 +32,9 @@ class FirstThenNew {
 
 Result<LocalEngines> make_local_engines(std::shared_ptr<const engine::LoadedModel> model,
                                         const engine::EngineOptions& options, StageRoles roles,
-                                        std::shared_ptr<ExportMemory> memory) {
-  const auto engram = engine::local_engram_source(model);
+                                        std::shared_ptr<ExportMemory> memory,
+                                        std::shared_ptr<engine::EngramSource> engram) {
+  if (!engram) engram = engine::local_engram_source(model);
   LocalEngines engines;
   if (roles.encoder) {
     const auto make = [model, engram, options, memory] {

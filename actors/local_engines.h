@@ -29,10 +29,12 @@ struct LocalEngines {
   StageCapacity decoder_capacity;
 };
 
-/// The encoder's blocks lie in `memory`. Errors: those of the engines.
+/// The encoder's blocks lie in `memory`. `engram`: null for the tables of the model's checkpoint. Errors: those of the
+/// engines.
 Result<LocalEngines> make_local_engines(std::shared_ptr<const engine::LoadedModel> model,
                                         const engine::EngineOptions& options, StageRoles roles,
-                                        std::shared_ptr<ExportMemory> memory);
+                                        std::shared_ptr<ExportMemory> memory,
+                                        std::shared_ptr<engine::EngramSource> engram = nullptr);
 
 /// Stage actors of this process, on threads of their own.
 StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory decoder,

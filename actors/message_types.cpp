@@ -18,9 +18,7 @@ void add_message_types(caf::actor_system_config& config) {
       .add_message_type<CancelWork>("cedar.CancelWork")
       .add_message_type<BeginPrefill>("cedar.BeginPrefill")
       .add_message_type<ReleaseLease>("cedar.ReleaseLease")
-      .add_message_type<CacheUsage>("cedar.CacheUsage")
-      .add_message_type<LookupRows>("cedar.LookupRows")
-      .add_message_type<EngramRows>("cedar.EngramRows");
+      .add_message_type<CacheUsage>("cedar.CacheUsage");
 }
 
 }  // namespace cedar::actors

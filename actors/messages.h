@@ -191,21 +191,6 @@ using KvCacheActor =
                      caf::reacts_to<ReleaseLease>,  // unknown lease: ignored, already released
                      caf::replies_to<UsageAtom>::with<CacheUsage>>;
 
-// --- to an Engram table ----------------------------------------------------------------------------------
-
-/// Asks for table rows of one layer.
-struct LookupRows {
-  LayerId layer = 0;
-  std::vector<int64_t> rows;
-};
-/// [rows, row bytes], codes then scales of each row.
-struct EngramRows {
-  std::vector<uint8_t> packed;
-};
-
-using EngramActor = caf::typed_actor<
-    caf::replies_to<LookupRows>::with<EngramRows>>;  // errors: invalid_argument, and the source's
-
 // --- to the router ---------------------------------------------------------------------------------------
 
 struct SubmitRequest {
@@ -330,14 +315,6 @@ template <class I>
 typename I::result_type inspect(I& f, CacheUsage& x) {
   return f(caf::meta::type_name("CacheUsage"), x.blocks, x.bytes, x.capacity_bytes, x.pinned_blocks,
            x.leases);
-}
-template <class I>
-typename I::result_type inspect(I& f, LookupRows& x) {
-  return f(caf::meta::type_name("LookupRows"), x.layer, x.rows);
-}
-template <class I>
-typename I::result_type inspect(I& f, EngramRows& x) {
-  return f(caf::meta::type_name("EngramRows"), x.packed);
 }
 template <class I>
 typename I::result_type inspect(I& f, CancelRequest& x) {

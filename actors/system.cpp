@@ -6,7 +6,6 @@
 #include <thread>
 #include <utility>
 
-#include "actors/engram_lookup.h"
 #include "actors/kv_cache.h"
 #include "actors/local_engines.h"
 #include "actors/message_types.h"
@@ -117,11 +116,9 @@ void System::Impl::stop() {
   end_actor(caf::actor_cast<caf::strong_actor_ptr>(router));
   end_actor(caf::actor_cast<caf::strong_actor_ptr>(stages));
   if (kv_cache) end_actor(caf::actor_cast<caf::strong_actor_ptr>(kv_cache));
-  if (engram) end_actor(caf::actor_cast<caf::strong_actor_ptr>(engram));
   destroy(router);
   destroy(stages);
   destroy(kv_cache);
-  destroy(engram);
   system->await_all_actors_done();
   // Its callbacks speak to actors.
   transport->shutdown();
@@ -134,11 +131,6 @@ Result<std::unique_ptr<System>> System::start(std::shared_ptr<const engine::Load
   auto impl = std::make_unique<Impl>(options);
   CEDAR_TRY(auto engines, make_local_engines(model, options.engine, {}, impl->memory));
   impl->kv_cache = impl->system->spawn<KvCache>(options.cache_bytes);
-  if (!model->config.engram_layer_ids.empty()) {
-    const int64_t row_bytes = model->config.engram_head_dim + model->config.engram_head_dim / 32;
-    impl->engram = impl->system->spawn<EngramLookup, caf::detached>(
-        engine::local_engram_source(model), row_bytes);
-  }
   RouterOptions router;
   router.max_queued = options.max_queued;
   router.trace = options.trace;

@@ -48,7 +48,6 @@ struct System::Impl {
   RouterActor router;
   LocalStagesActor stages;
   KvCacheActor kv_cache;
-  EngramActor engram;
   std::unique_ptr<ActorClient> client;
 
   /// The router, and the stages of this process, which register with it.

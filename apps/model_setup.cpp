@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -104,6 +105,32 @@ Result<ModelFiles> load_model_files(const std::string& directory, int threads, D
               bar.show(done, total);
               return !stop || !stop();
             }));
+  return files;
+}
+
+Result<EngramFiles> load_engram_tables(const std::string& directory,
+                                       const model::ModelConfig& config, engine::EngramShard shard,
+                                       bool resident, const std::function<bool()>& stop) {
+  if (config.engram_layer_ids.empty()) {
+    return make_error(Errc::invalid_argument, directory + ": the model has no Engram tables");
+  }
+  CEDAR_TRY(const model::ModelPlan plan, model::make_layer_plan(config));
+  const bool encoder_has_all =
+      std::all_of(config.engram_layer_ids.begin(), config.engram_layer_ids.end(),
+                  [&](auto layer) { return layer < plan.boundary; });
+  // The other half's files need not be on the machine.
+  CEDAR_TRY(
+      auto checkpoint,
+      model::load_checkpoint(directory, encoder_has_all ? model::Role::encoder : model::Role::all));
+  EngramFiles files;
+  files.checkpoint = std::make_shared<const model::Checkpoint>(std::move(checkpoint));
+  CEDAR_TRY(files.tables, engine::EngramTables::create(files.checkpoint, shard));
+  if (!resident) return files;
+  ProgressBar bar(directory_name(directory));
+  CEDAR_CHECK_OK(files.tables->make_resident([&](int64_t done, int64_t total) {
+    bar.show(done, total);
+    return !stop || !stop();
+  }));
   return files;
 }
 

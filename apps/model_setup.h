@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/result.h"
+#include "engine/engram_tables.h"
 #include "engine/loaded_model.h"
 #include "engine/structured/constraints.h"
 #include "gateway/model_card.h"
@@ -41,6 +42,17 @@ struct ModelFiles {
 Result<ModelFiles> load_model_files(const std::string& directory, int threads, Device device,
                                     const std::function<bool()>& stop = {},
                                     model::Role role = model::Role::all);
+
+/// Maps the Engram tables of a model, or one shard of them, and with `resident` reads all of it, with a progress bar.
+/// Errors: those of the readers, invalid_argument for a model without tables, out_of_memory naming need and what is
+/// there; cancelled when `stop` says so.
+struct EngramFiles {
+  std::shared_ptr<const model::Checkpoint> checkpoint;
+  std::shared_ptr<const engine::EngramTables> tables;
+};
+Result<EngramFiles> load_engram_tables(const std::string& directory,
+                                       const model::ModelConfig& config, engine::EngramShard shard,
+                                       bool resident, const std::function<bool()>& stop = {});
 
 /// What an engine of this model needs to constrain its output.
 std::shared_ptr<engine::structured::Constraints> make_constraints(const ModelText& text);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/cluster_node.h"
+#include "actors/engram_service.h"
 #include "apps/commands.h"
 #include "apps/model_setup.h"
 #include "apps/node_options.h"
@@ -93,6 +94,13 @@ class Watch {
   std::optional<std::string> reason_;
 };
 
+/// The exit status of a node that has not loaded what it needs.
+int loading_failed(const Error& error, StopSignals& signals) {
+  if (error.code != Errc::cancelled) return fail(error.message());
+  log::info("node", "stopped while it loaded", {{"signal", signals.wait()}});
+  return 0;
+}
+
 int run(const config::ClusterConfig& config, const config::NodeSettings& node,
         const std::string& trace_file) {
   const config::ServeConfig serve = config.serve_config(node);
@@ -120,11 +128,7 @@ int run(const config::ClusterConfig& config, const config::NodeSettings& node,
     auto loaded = load_model_files(
         directory, options->system.engine.threads, options->system.engine.device,
         [&signals] { return signals.requested(); }, role);
-    if (!loaded && loaded.error().code == Errc::cancelled) {
-      log::info("node", "stopped while it loaded", {{"signal", signals.wait()}});
-      return 0;
-    }
-    if (!loaded) return fail(loaded.error().message());
+    if (!loaded) return loading_failed(loaded.error(), signals);
     files = std::move(*loaded);
     if (options->decoder) options->system.engine.constraints = make_constraints(files.text);
   } else {
@@ -132,7 +136,20 @@ int run(const config::ClusterConfig& config, const config::NodeSettings& node,
     if (!text) return fail(text.error().message());
     files.text = std::move(*text);
   }
-  identify_model(*options, files.text, files.model.get());
+  EngramFiles engram;
+  if (node.has("engram")) {
+    const engine::EngramShard shard{static_cast<int32_t>(node.engram_shard),
+                                    static_cast<int32_t>(node.engram_shards)};
+    auto loaded =
+        load_engram_tables(directory, files.text.config, shard, node.engram_memory == "resident",
+                           [&signals] { return signals.requested(); });
+    if (!loaded) return loading_failed(loaded.error(), signals);
+    engram = std::move(*loaded);
+    options->services.push_back(
+        actors::engram_service(engram.tables, {options->system.engine.threads}));
+  }
+  identify_model(*options, files.text,
+                 files.model ? &files.model->checkpoint : engram.checkpoint.get());
 
   std::shared_ptr<monitoring::Trace> trace;
   if (!trace_file.empty()) {

@@ -52,11 +52,11 @@ std::string describe(const model::KvLayout& layout) {
 
 Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& c,
                                                 const config::NodeSettings& node) {
-  for (const char* role : {"engram", "cache"}) {
+  for (const char* role : {"cache"}) {
     if (node.has(role)) {
       return make_error(Errc::invalid_config,
                         "node " + node.name + ".roles: this version has no " + std::string(role) +
-                            " nodes; gateway, encoder, decoder and indexer only");
+                            " nodes; gateway, encoder, decoder, engram and indexer only");
     }
   }
   actors::ClusterNodeOptions options;
@@ -124,18 +124,21 @@ Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& c,
     indexer.threads = threads;
     options.services.push_back(actors::index_server(indexer));
   }
+  if (serve.engine.engram == "service") {
+    actors::RemoteEngramOptions& engram = options.engram.emplace();
+    engram.timeout = milliseconds(serve.engine.engram_timeout_ms);
+    engram.cache_bytes = serve.engine.engram_cache_mib << 20;
+  }
   return options;
 }
 
 void identify_model(actors::ClusterNodeOptions& options, const ModelText& text,
-                    const engine::LoadedModel* model) {
+                    const model::Checkpoint* weights) {
   const auto plan = model::make_layer_plan(text.config);
   CEDAR_ASSERT(plan.has_value(), "load_model_config has checked it");
   options.kv_layout = describe(model::make_kv_layout(text.config, *plan));
   options.model_config = short_hex(digest_of(text.config.canonical_json));
-  if (model != nullptr) {
-    options.weights = short_hex(model::model_fingerprint(model->checkpoint, ""));
-  }
+  if (weights != nullptr) options.weights = short_hex(model::model_fingerprint(*weights, ""));
 }
 
 }  // namespace cedar::apps

@@ -13,9 +13,9 @@ namespace cedar::apps {
 Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& config,
                                                 const config::NodeSettings& node);
 
-/// What all nodes must agree on: the layout of KV blocks, the model's configuration and, when `model` is not null, its
+/// What all nodes must agree on: the layout of KV blocks, the model's configuration and, when `weights` is not null, its
 /// weights.
 void identify_model(actors::ClusterNodeOptions& options, const ModelText& text,
-                    const engine::LoadedModel* model);
+                    const model::Checkpoint* weights);
 
 }  // namespace cedar::apps

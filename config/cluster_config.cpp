@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -24,6 +25,7 @@ NodeSettings node_defaults(const ServeConfig& serve) {
   node.kv_pool_blocks = serve.engine.kv_pool_blocks;
   node.prefill_chunk_tokens = serve.engine.prefill_chunk_tokens;
   node.index_service_min_tokens = serve.engine.index_service_min_tokens;
+  node.engram = serve.engine.engram;
   node.http_host = serve.http.host;
   node.http_port = serve.http.port;
   return node;
@@ -56,6 +58,7 @@ class ClusterChecker : public SettingsChecker {
                                      [&](const NodeSettings& node) { return node.has(role); });
       if (!found) complain_cluster(std::string("node: no node has the role ") + role);
     }
+    check_engram_shards();
   }
 
  private:
@@ -120,6 +123,11 @@ class ClusterChecker : public SettingsChecker {
     if (!is_bare_gateway || !node.data.empty()) {
       check_address(node, "data", node.data, true);
     }
+    if (node.engram_shard >= node.engram_shards) {
+      complain("engram_shard", "must be less than engram_shards, " +
+                                   std::to_string(node.engram_shards) + ", got " +
+                                   std::to_string(node.engram_shard));
+    }
     for (const std::string& name : node.gateways) {
       const NodeSettings* gateway = config_.find(name);
       if (gateway == nullptr || !gateway->has("gateway")) {
@@ -136,6 +144,30 @@ class ClusterChecker : public SettingsChecker {
              "must be 0 with device = " + toml_string(node.device) +
                  ": indexers answer stages with device = \"cpu\" alone, got " +
                  std::to_string(node.index_service_min_tokens));
+  }
+
+  /// Stages that take rows from a service need nodes that together serve all of them.
+  void check_engram_shards() {
+    std::map<int64_t, std::set<int64_t>> served;
+    const NodeSettings* user = nullptr;
+    for (const NodeSettings& node : config_.nodes) {
+      if (node.has("engram")) served[node.engram_shards].insert(node.engram_shard);
+      const bool has_stage = node.has("encoder") || node.has("decoder");
+      if (has_stage && node.engram == "service" && user == nullptr) user = &node;
+    }
+    const bool complete = std::any_of(served.begin(), served.end(), [](const auto& entry) {
+      return static_cast<int64_t>(entry.second.size()) == entry.first;
+    });
+    if (user == nullptr || complete) return;
+    table("node " + user->name);
+    if (served.empty()) {
+      return complain("engram", "is \"service\", but no node has the role engram");
+    }
+    const auto& [shards, some] = *served.begin();
+    int64_t missing = 0;
+    while (some.count(missing) != 0) ++missing;
+    complain("engram", "is \"service\", but no node serves engram_shard " +
+                           std::to_string(missing) + " of " + std::to_string(shards));
   }
 
   void check_roles(const NodeSettings& node) {
@@ -215,6 +247,7 @@ ServeConfig ClusterConfig::serve_config(const NodeSettings& node) const {
   config.engine.kv_pool_blocks = node.kv_pool_blocks;
   config.engine.prefill_chunk_tokens = node.prefill_chunk_tokens;
   config.engine.index_service_min_tokens = node.index_service_min_tokens;
+  config.engine.engram = node.engram;
   config.http.host = node.http_host;
   config.http.port = node.http_port;
   return config;

@@ -57,8 +57,13 @@ struct NodeSettings {
   int64_t prefill_chunk_tokens = 0;
   int64_t index_service_min_tokens = 0;
   int64_t indexer_mib = 1024;
+  std::string engram;
   std::string http_host;
   int64_t http_port = 0;
+  // Of the role engram.
+  int64_t engram_shard = 0;
+  int64_t engram_shards = 1;
+  std::string engram_memory = "mapped";  // or "resident"
 
   bool has(std::string_view role) const;
   /// Of the name: equal on every machine, without a list.

@@ -65,8 +65,14 @@ void visit_node_settings(Node& n, Visitor& v) {
   v.integer("index_service_min_tokens", n.index_service_min_tokens, 0, kMany,
             "instead of engine.index_service_min_tokens");
   v.integer("indexer_mib", n.indexer_mib, 1, int64_t{1} << 16, "memory of an indexer for keys");
+  v.choice("engram", n.engram, {"local", "service"}, "instead of engine.engram");
   v.text("http_host", n.http_host, "instead of http.host");
   v.integer("http_port", n.http_port, 0, 65535, "instead of http.port");
+  v.integer("engram_shard", n.engram_shard, 0, 4095,
+            "which part of the rows an engram node serves; nodes with the same one are replicas");
+  v.integer("engram_shards", n.engram_shards, 1, 4096, "in how many parts the rows are cut");
+  v.choice("engram_memory", n.engram_memory, {"mapped", "resident"},
+           "of an engram node: rows are read when they are asked for, or all of them at its start");
 }
 
 }  // namespace cedar::config

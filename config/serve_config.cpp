@@ -8,13 +8,29 @@
 
 namespace cedar::config {
 
+namespace {
+
+/// What only a node of a cluster can have.
+void check_alone(const ServeConfig& config, SettingsChecker& checker) {
+  checker.table("engine");
+  if (config.engine.engram != "local") {
+    checker.complain("engram", "must be \"local\" in a process that is no node of a cluster, got " +
+                                   toml_string(config.engine.engram));
+  }
+}
+
+}  // namespace
+
 Result<ServeConfig> parse_serve_config(std::string_view toml_text, const std::string& source) {
   CEDAR_TRY(const toml::value root, parse_toml(toml_text, source));
   ServeConfig config;
   SettingsReader reader(root, source);
   visit_settings(config, reader);
   reader.complain_about_unknown();
+  SettingsChecker checker(source + ": ");
+  check_alone(config, checker);
   CEDAR_CHECK_OK(reader.result());
+  CEDAR_CHECK_OK(checker.result());
   return config;
 }
 
@@ -42,6 +58,7 @@ Result<ServeConfig> load_serve_config(const std::string& path) {
 Status validate(const ServeConfig& config) {
   SettingsChecker checker;
   visit_settings(config, checker);
+  check_alone(config, checker);
   return checker.result();
 }
 

@@ -41,6 +41,13 @@ void visit_settings(Config& c, Visitor& v) {
   v.integer("index_service_timeout_ms", c.engine.index_service_timeout_ms, 1, kHourMs,
             "an indexer that has not answered is done without");
   v.choice("replay", c.engine.replay, {"bounded", "exact"}, "how the decoder rebuilds its windows");
+  v.choice(
+      "engram", c.engine.engram, {"local", "service"},
+      "rows of the Engram tables: from the checkpoint here, or from the cluster's engram nodes");
+  v.integer("engram_timeout_ms", c.engine.engram_timeout_ms, 10, kHourMs,
+            "for the rows of one layer and step from a service");
+  v.integer("engram_cache_mib", c.engine.engram_cache_mib, 0, kMany,
+            "of hot rows, where they come from a service");
 
   v.table("actors");
   v.integer("scheduler_threads", c.actors.scheduler_threads, 1, 1024,

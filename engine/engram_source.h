@@ -18,6 +18,13 @@ class EngramSource {
   /// Copies table rows of `layer` into `packed`, [row_ids.size(), dim + dim / 32]: codes, then scales.
   /// Called from the engine's thread. Errors: unavailable, deadline_exceeded (remote sources).
   virtual Status fetch(LayerId layer, std::span<const int64_t> row_ids, uint8_t* packed) = 0;
+  /// Rows that will be fetched soon. Never waits; may do nothing. Called from the engine's thread.
+  virtual void prefetch(LayerId layer, std::span<const int64_t> row_ids) {
+    static_cast<void>(layer);
+    static_cast<void>(row_ids);
+  }
+  /// Whether prefetch() is worth computing row ids for.
+  virtual bool wants_prefetch() const { return false; }
 };
 
 /// Reads the tables of a checkpoint that holds them. `model` must outlive the source.

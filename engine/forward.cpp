@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/engram_rows.h"
 #include "engine/upload.h"
 #include "kernels/compress.h"
 #include "kernels/embed.h"
@@ -355,25 +356,7 @@ int64_t Forward::engram_bytes(int64_t rows) const {
 }
 
 Result<std::vector<uint8_t>> Forward::engram_rows(LayerId id, const StepBatch& batch) {
-  const model::ModelConfig& config = model_.config;
-  const auto& layouts = model_.engram.layers;
-  const auto layout =
-      std::find_if(layouts.begin(), layouts.end(), [&](const auto& l) { return l.layer == id; });
-  const int64_t columns = model_.engram.columns;
-  const auto compressed = [&](TokenId token) {
-    return model_.is_image(token) ? model::kDeadToken : model_.compression[token];
-  };
-  std::vector<int64_t> row_ids(static_cast<size_t>(batch.rows * columns));
-  std::vector<int32_t> history, current;
-  for (size_t s = 0; s < batch.sequences.size(); ++s) {
-    const BatchSequence& sequence = batch.sequences[s];
-    history.clear();
-    current.clear();
-    for (TokenId token : sequence.history) history.push_back(compressed(token));
-    for (TokenId token : sequence.tokens) current.push_back(compressed(token));
-    model_.engram.hash(*layout, history, current, model_.compression[config.engram_pad_token_id],
-                       row_ids.data() + batch.row_begin[s] * columns);
-  }
+  const std::vector<int64_t> row_ids = engram_row_ids(model_, id, batch.sequences);
   std::vector<uint8_t> packed(static_cast<size_t>(engram_bytes(batch.rows)));
   CEDAR_CHECK_OK(engram_.fetch(id, row_ids, packed.data()));
   return packed;

@@ -44,7 +44,11 @@ Status PrefillEngine::submit(PrefillRequest request) {
   CEDAR_CHECK_OK(check_prompt(model().config, request.tokens));
   CEDAR_CHECK_OK(impl_->rank->open(request.id, static_cast<Position>(request.tokens.size()),
                                    request.cached_blocks));
+  const bool is_next = impl_->queue.idle();
   impl_->queue.add(std::move(request));
+  // Behind others its turn may be far away.
+  if (is_next)
+    impl_->rank->prefetch(impl_->queue.peek(impl_->rank->options().prefill_chunk_tokens));
   return {};
 }
 
@@ -72,6 +76,10 @@ Result<std::vector<PrefillEvent>> PrefillEngine::step() {
   PrefillRank& rank = *impl_->rank;
   const PrefillQueue::Next next = impl_->queue.next(rank.options().prefill_chunk_tokens);
   if (next.chunk.parts.empty()) return events;
+  // Both layers' rows of this chunk, as far as they are not on their way, and those of the next one, which travel while
+  // this one is computed.
+  rank.prefetch(next.chunk);
+  rank.prefetch(impl_->queue.peek(rank.options().prefill_chunk_tokens));
   CEDAR_CHECK_OK(rank.run(next.chunk, next.images, {}, {}));
   for (const PrefillRows& part : next.chunk.parts) {
     PrefillEvent& event = events.emplace_back();

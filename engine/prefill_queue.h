@@ -29,6 +29,8 @@ class PrefillQueue {
   };
   /// At most `budget` rows, which count as read from now on.
   Next next(int64_t budget);
+  /// What next() would give now.
+  PrefillChunk peek(int64_t budget) const;
 
   /// Whether every row has been given out of the prompts that can be read.
   bool idle() const;
@@ -44,6 +46,13 @@ class PrefillQueue {
     int64_t left() const { return static_cast<Position>(request.tokens.size()) - given; }
     bool can_go_on() const { return left() > 0 && !held; }
   };
+
+  struct Choice {
+    RequestId id;
+    int64_t rows = 0;
+  };
+  std::vector<Choice> choose(int64_t budget) const;
+  PrefillRows rows_of(const Prompt& prompt, int64_t rows) const;
 
   const model::ModelConfig& config_;
   std::map<RequestId, Prompt> prompts_;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/engram_rows.h"
 #include "engine/forward.h"
 #include "engine/layer_cut.h"
 #include "engine/prefill_engine.h"
@@ -330,6 +331,18 @@ Result<int64_t> PrefillRank::run(const PrefillChunk& chunk, const ChunkImages& i
     *sent.pending = Buffer();
   }
   return bytes;
+}
+
+void PrefillRank::prefetch(const PrefillChunk& chunk) {
+  if (!impl_->engram->wants_prefetch()) return;
+  std::vector<BatchSequence> sequences;
+  for (const PrefillRows& part : chunk.parts) {
+    BatchSequence& sequence = sequences.emplace_back();
+    sequence.start = part.start;
+    sequence.tokens = part.tokens;
+    sequence.history = part.history;
+  }
+  prefetch_engram(*impl_->model, impl_->range, sequences, *impl_->engram);
 }
 
 int64_t PrefillRank::max_in_bytes() const {

@@ -51,11 +51,14 @@ void Calls::Impl::attach(Transport& transport) {
 
 void Calls::Impl::serve(CallMethod method, Handler handler) {
   Locked locked(*this);
+  const auto known = handlers_.find(method);
+  const auto former = known == handlers_.end() ? nullptr : known->second;
   if (handler) {
-    handlers_[method] = std::make_shared<const Handler>(std::move(handler));
+    handlers_[method] = std::make_shared<MethodHandler>(MethodHandler{std::move(handler), 0});
   } else {
     handlers_.erase(method);
   }
+  idle_.wait(locked.lock(), [&] { return !former || former->running == 0; });
 }
 
 void Calls::Impl::watch_peers(PeerDown watcher) {
@@ -301,6 +304,8 @@ void Calls::Impl::shutdown() {
     wake_.notify_one();
   }
   if (courier_.joinable()) courier_.join();
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [this] { return jobs_running_ == 0; });
 }
 
 CallReply& CallReply::operator=(CallReply&& other) noexcept {

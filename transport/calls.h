@@ -90,7 +90,8 @@ class Calls {
   /// After the transport was made, which lives until shutdown() has returned.
   void attach(Transport& transport);
 
-  /// Replaces an earlier handler of the method; an empty one takes it away.
+  /// Replaces an earlier handler of the method; an empty one takes it away. When it returns the earlier one does not run
+  /// any more: not from a handler.
   void serve(CallMethod method, Handler handler);
   /// The last connection to this life of a node has ended. On the progress thread. Watchers stay.
   void watch_peers(PeerDown watcher);
@@ -103,7 +104,8 @@ class Calls {
 
   CallStats stats() const;
 
-  /// Ends every call, with `cancelled`; handlers are not called any more. Idempotent; not from a callback.
+  /// Ends every call, with `cancelled`. When it returns, no handler and no callback runs any more. Idempotent; not from a
+  /// callback.
   void shutdown();
 
   class Impl;

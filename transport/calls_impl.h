@@ -36,16 +36,22 @@ class Calls::Impl : public std::enable_shared_from_this<Calls::Impl> {
   /// The lock, and what has to be done once it is free.
   class Locked {
    public:
-    explicit Locked(const Impl& impl) : lock_(impl.mutex_) {}
+    explicit Locked(const Impl& impl) : impl_(impl), lock_(impl.mutex_) {}
     ~Locked() {
+      if (after_.empty()) return;
+      ++impl_.jobs_running_;
       lock_.unlock();
       for (const auto& job : after_) job();
+      after_.clear();
+      lock_.lock();
+      if (--impl_.jobs_running_ == 0) impl_.idle_.notify_all();
     }
     void after(std::function<void()> job) { after_.push_back(std::move(job)); }
     bool has_work() const { return !after_.empty(); }
     std::unique_lock<std::mutex>& lock() { return lock_; }
 
    private:
+    const Impl& impl_;
     std::unique_lock<std::mutex> lock_;
     std::vector<std::function<void()>> after_;
   };
@@ -80,6 +86,8 @@ class Calls::Impl : public std::enable_shared_from_this<Calls::Impl> {
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
+  mutable std::condition_variable idle_;  // a job or a handler has ended
+  mutable uint32_t jobs_running_ = 0;     // handlers and callbacks among them
   Transport* transport_ = nullptr;
   bool closed_ = false;
   uint64_t last_call_ = 0;
@@ -87,7 +95,11 @@ class Calls::Impl : public std::enable_shared_from_this<Calls::Impl> {
   std::map<ServedKey, CallServed> served_;
   std::map<Identity, CallLink> links_;
   std::unordered_map<PeerId, CallPeer> peers_;
-  std::map<CallMethod, std::shared_ptr<const Handler>> handlers_;
+  struct MethodHandler {
+    Handler handler;
+    uint32_t running = 0;
+  };
+  std::map<CallMethod, std::shared_ptr<MethodHandler>> handlers_;
   std::vector<std::shared_ptr<const PeerDown>> watchers_;
   CallTimers timers_;
   std::set<PeerId> stalled_;

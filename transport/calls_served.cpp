@@ -87,11 +87,14 @@ void Calls::Impl::hand_over(Locked& locked, const ServedKey& key, CallServed& se
   CallContext context;
   context.caller = key.first == kSelf ? self_ : peers_.at(key.first).identity;
   context.deadline = served.deadline;
-  locked.after([weak = weak_from_this(), key, handler = known->second, context, body] {
-    (*handler)(context, std::move(*body),
-               CallReply([weak, key](Result<std::vector<std::byte>> answer) {
-                 if (const auto self = weak.lock()) self->answer(key, std::move(answer));
-               }));
+  ++known->second->running;
+  locked.after([self = shared_from_this(), key, entry = known->second, context, body] {
+    entry->handler(context, std::move(*body),
+                   CallReply([weak = self->weak_from_this(), key](auto answer) {
+                     if (const auto impl = weak.lock()) impl->answer(key, std::move(answer));
+                   }));
+    std::lock_guard lock(self->mutex_);
+    if (--entry->running == 0) self->idle_.notify_all();
   });
 }
 

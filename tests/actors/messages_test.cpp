@@ -142,8 +142,6 @@ TEST_F(MessagesTest, TheOthersToo) {
   expect_round_trip(CancelWork{attempt});
   expect_round_trip(ReleaseLease{LeaseId{4}});
   expect_round_trip(CacheUsage{1, 2, 3, 4, 5});
-  expect_round_trip(LookupRows{2, {1, 1 << 30}});
-  expect_round_trip(EngramRows{{1, 2, 255}});
 }
 
 TEST_F(MessagesTest, AnUnknownErrorOfANewerPeerIsInternal) {

@@ -180,9 +180,9 @@ class Server(Client):
 
 class Cluster(Client):
     """`nodes`: name -> roles. `settings`: TOML for the shared tables. `hosts`: name -> (address, command prefix). `traces`:
-    every node writes one, see trace()."""
+    every node writes one, see trace(). `node_settings`: name -> more settings of that node."""
 
-    def __init__(self, program, model, nodes, settings="", hosts=None, cluster=None, traces=False):
+    def __init__(self, program, model, nodes, settings="", hosts=None, cluster=None, traces=False, node_settings=None):
         self.traces = traces
         self.program = program
         self.folder = tempfile.TemporaryDirectory(prefix="cedar-cluster-")
@@ -214,6 +214,7 @@ class Cluster(Client):
                           f"http_port = {self.port}"]
             if set(roles) - {"gateway"}:
                 lines.append(f'data = "{self.address(name)}:{7500 if self.hosts else free_port()}"')
+            lines += [f"{key} = {json.dumps(value)}" for key, value in (node_settings or {}).get(name, {}).items()]
         self.config = os.path.join(self.folder.name, "cluster.toml")
         with open(self.config, "w", encoding="utf-8") as f:
             f.write("\n".join(lines) + "\n")

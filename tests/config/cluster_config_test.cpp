@@ -109,6 +109,22 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{node("name = \"x\"\nroles = [\"encoder\", \"encoder\"]"),
                 "node x.roles must not repeat, got \"encoder\" twice"},
         BadCase{node("name = \"x\"\nroles = [\"encoder\"]"), "node x.data must be host:port"},
+        BadCase{node("name = \"x\"\nroles = [\"engram\"]"), "node x.data must be host:port"},
+        BadCase{
+            node("name = \"x\"\nroles = [\"engram\"]\ndata = \"127.0.0.1:0\"\nengram_shard = 2\n"
+                 "engram_shards = 2"),
+            "node x.engram_shard must be less than engram_shards, 2, got 2"},
+        BadCase{node("name = \"x\"\nroles = [\"engram\"]\ndata = \"127.0.0.1:0\"\nengram_memory = "
+                     "\"ram\""),
+                "node[3].engram_memory must be one of mapped, resident, got \"ram\""},
+        BadCase{"[engine]\nengram = \"service\"\n" + kNodes,
+                "node e1.engram is \"service\", but no node has the role engram"},
+        BadCase{
+            "[engine]\nengram = \"service\"\n" +
+                node(
+                    "name = \"x\"\nroles = [\"engram\"]\ndata = \"127.0.0.1:0\"\nengram_shard = 1\n"
+                    "engram_shards = 2"),
+            "node e1.engram is \"service\", but no node serves engram_shard 0 of 2"},
         BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1\""),
                 "node x.data must be host:port, got \"127.0.0.1\""},
         BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:70000\""),
@@ -153,6 +169,19 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"[tls]\nenabled = 1\n" + kNodes, "tls.enabled must be true or false"},
         BadCase{"[http]\nport = 70000\n" + kNodes, "http.port must be in [0, 65535], got 70000"},
         BadCase{"[clutser]\n" + kNodes, "clutser is no known setting"}));
+
+TEST(ClusterConfig, StagesMayDifferInWhereTheirRowsComeFrom) {
+  const auto config = parse_cluster_config(
+      kNodes +
+          "engram = \"service\"\n[[node]]\nname = \"t0\"\nroles = [\"engram\"]\n"
+          "data = \"127.0.0.1:0\"\nengram_shards = 2\n[[node]]\nname = \"t1\"\n"
+          "roles = [\"engram\"]\ndata = \"127.0.0.1:0\"\nengram_shard = 1\nengram_shards = 2\n",
+      "c.toml");
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->serve_config(*config->find("d1")).engine.engram, "service");
+  EXPECT_EQ(config->serve_config(*config->find("e1")).engine.engram, "local");
+  EXPECT_EQ(config->find("t1")->engram_shard, 1);
+}
 
 TEST(ClusterConfig, PathsAreRelativeToTheFile) {
   const test::TempDirectory directory;

@@ -145,5 +145,14 @@ TEST(ServeConfig, ADirectoryIsNoSettingsFile) {
   EXPECT_THAT(config.error().context, HasSubstr("Is a directory"));
 }
 
+TEST(ServeConfig, AProcessAloneHasNoServices) {
+  const auto config = parse_serve_config("[engine]\nengram = \"service\"\n", "s.toml");
+  ASSERT_FALSE(config);
+  EXPECT_THAT(config.error().context, HasSubstr("s.toml: engine.engram must be \"local\""));
+  ServeConfig by_options;
+  by_options.engine.engram = "service";
+  EXPECT_FALSE(validate(by_options));
+}
+
 }  // namespace
 }  // namespace cedar::config

@@ -384,6 +384,38 @@ TEST_P(CallsTest, TooMuchIsRefused) {
   kept.clear();
 }
 
+TEST_P(CallsTest, AHandlerThatWasTakenAwayDoesNotRunAnyMore) {
+  const auto client = add(1), server = add(2);
+  for (int round = 0; round < 20; ++round) {
+    auto alive = std::make_unique<std::atomic<int>>(1);
+    std::atomic<bool> called{false};
+    server->calls->serve(1, [&, life = alive.get()](const CallContext&, Bytes, CallReply reply) {
+      called = true;
+      std::this_thread::sleep_for(milliseconds(2));
+      EXPECT_EQ(*life, 1);
+      reply(Bytes{});
+    });
+    const Answer answer = ask(*client, *server, 1, {});
+    ASSERT_TRUE(soon([&] { return called.load(); }));
+    if (round % 2 == 0) server->calls->serve(1, {});
+    else serve_echo(*server);
+    *alive = 0;
+    alive.reset();
+    EXPECT_TRUE(answer.wait().has_value());
+  }
+  std::atomic<bool> called{false}, ended{false};
+  server->calls->serve(1, [&](const CallContext&, Bytes, CallReply reply) {
+    called = true;
+    std::this_thread::sleep_for(milliseconds(20));
+    ended = true;
+    reply(Bytes{});
+  });
+  const Answer answer = ask(*client, *server, 1, {}, milliseconds(200));
+  ASSERT_TRUE(soon([&] { return called.load(); }));
+  server->calls->shutdown();
+  EXPECT_TRUE(ended.load());
+}
+
 TEST_P(CallsTest, ShutdownEndsEveryCallOnce) {
   auto client = add(1), server = add(2);
   std::mutex mutex;
