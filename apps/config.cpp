@@ -85,8 +85,8 @@ int check(const std::string& path) {
 int show(const std::string& path, const std::string& name) {
   const auto config = config::load_cluster_config(path);
   if (!config) return complain(config.error());
-  const config::NodeSettings* node = config->find(name);
-  if (node == nullptr) {
+  const auto node = config->node(name);
+  if (!node) {
     std::fprintf(stderr, "cedar config: %s has no node \"%s\"\n", path.c_str(), name.c_str());
     return 1;
   }

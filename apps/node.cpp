@@ -220,8 +220,8 @@ int run_node(int argc, char** argv) {
     fail(config.error().context);
     return 2;
   }
-  const config::NodeSettings* node = config->find(name);
-  if (node == nullptr) {
+  const auto node = config->node(name);
+  if (!node) {
     std::vector<std::string> names;
     for (const config::NodeSettings& known : config->nodes) names.push_back(known.name);
     fail(file + " has no node \"" + name + "\"; it has " + joined(names));

@@ -36,7 +36,9 @@ bool is_loopback(const std::string& host) {
 }
 bool is_wildcard(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
 
-bool is_good_name(const std::string& name) {
+bool is_pattern(const std::string& name) { return !name.empty() && name.back() == '*'; }
+
+bool is_good_name(std::string_view name) {
   const auto good = [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
   };
@@ -92,9 +94,14 @@ class ClusterChecker : public SettingsChecker {
   void check_node(const NodeSettings& node) {
     const size_t index = names_.size();
     table("node[" + std::to_string(index) + "]");
-    if (!is_good_name(node.name)) {
-      complain("name",
-               "must be 1 to 64 letters, digits, '-', '_' or '.', got " + toml_string(node.name));
+    const std::string_view name = node.name;
+    if (!is_good_name(is_pattern(node.name) ? name.substr(0, name.size() - 1) : name)) {
+      complain("name", "must be 1 to 64 letters, digits, '-', '_' or '.', and may end in '*', got " +
+                           toml_string(node.name));
+    }
+    if (is_pattern(node.name) && node.has("gateway")) {
+      complain("name", "of a gateway must be known to the other nodes, got " +
+                           toml_string(node.name));
     }
     if (!names_.emplace(node.name, index).second) {
       complain("name", "must be unique, got " + toml_string(node.name) + " a second time");
@@ -128,10 +135,10 @@ class ClusterChecker : public SettingsChecker {
                                    std::to_string(node.engram_shards) + ", got " +
                                    std::to_string(node.engram_shard));
     }
-    for (const std::string& name : node.gateways) {
-      const NodeSettings* gateway = config_.find(name);
+    for (const std::string& wanted : node.gateways) {
+      const NodeSettings* gateway = config_.find(wanted);
       if (gateway == nullptr || !gateway->has("gateway")) {
-        complain("gateways", "must be names of gateways, got " + toml_string(name));
+        complain("gateways", "must be names of gateways, got " + toml_string(wanted));
       }
     }
   }
@@ -192,7 +199,11 @@ class ClusterChecker : public SettingsChecker {
     if (address->port == 0 && !any_port) {
       return complain(key, "must have a port that nodes can dial, got " + toml_string(text));
     }
-    if (address->port != 0) claim(node, key, address->host + ':' + std::to_string(address->port));
+    if (address->host.find('*') != std::string::npos && !is_pattern(node.name)) {
+      return complain(key, "may have a '*' where node.name ends in one, got " + toml_string(text));
+    }
+    // Nodes of a pattern have hosts of their own.
+    if (address->port != 0 && !is_pattern(node.name)) claim(node, key, address->host + ':' + std::to_string(address->port));
     if (!is_loopback(address->host) && config_.cluster.secret_file.empty()) {
       complain(key, "is " + toml_string(text) +
                         ": a cluster over a network needs cluster.secret_file, which is \"\"");
@@ -224,6 +235,24 @@ const NodeSettings* ClusterConfig::find(std::string_view name) const {
     if (node.name == name) return &node;
   }
   return nullptr;
+}
+
+std::optional<NodeSettings> ClusterConfig::node(std::string_view name) const {
+  if (is_pattern(std::string(name))) return std::nullopt;
+  if (const NodeSettings* exact = find(name)) return *exact;
+  const NodeSettings* best = nullptr;
+  for (const NodeSettings& node : nodes) {
+    if (!is_pattern(node.name) || !is_good_name(name)) continue;
+    const std::string_view prefix = std::string_view(node.name).substr(0, node.name.size() - 1);
+    const bool matches = name.size() > prefix.size() && name.substr(0, prefix.size()) == prefix;
+    if (matches && (best == nullptr || node.name.size() > best->name.size())) best = &node;
+  }
+  if (best == nullptr) return std::nullopt;
+  NodeSettings node = *best;
+  const std::string star(name.substr(best->name.size() - 1));
+  if (const size_t at = node.data.find('*'); at != std::string::npos) node.data.replace(at, 1, star);
+  node.name = name;
+  return node;
 }
 
 std::vector<const NodeSettings*> ClusterConfig::gateways_of(const NodeSettings& node) const {

@@ -4,6 +4,7 @@
 // every node; a node may override some of them.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,8 @@ struct DataSettings {
   int64_t ping_timeout_ms = 3000;
 };
 
+/// One node, or, with a name that ends in '*', a pattern for any number of them: what stands for the star in a node's name
+/// does so in `data`, too.
 struct NodeSettings {
   std::string name;
   std::vector<std::string> roles;     // gateway, encoder, decoder, engram, indexer, cache
@@ -77,8 +80,10 @@ struct ClusterConfig {
   ServeConfig serve;
   std::vector<NodeSettings> nodes;
 
-  /// Null: no such node.
+  /// An entry of the file by its name, a pattern's star included. Null: no such entry.
   const NodeSettings* find(std::string_view name) const;
+  /// What holds for the node of this name: its own entry, or that of the pattern it matches best. Nothing: none does.
+  std::optional<NodeSettings> node(std::string_view name) const;
   /// The gateways that `node` registers with.
   std::vector<const NodeSettings*> gateways_of(const NodeSettings& node) const;
   /// The settings of `cedar serve` with what `node` overrides.

@@ -216,6 +216,55 @@ TEST(ClusterConfig, WhatIsShownOfANodeIsTomlWithEverythingInIt) {
   EXPECT_THAT(again.error().context, HasSubstr("no node has the role gateway"));
 }
 
+TEST(ClusterConfig, APatternDescribesAnyNumberOfNodes) {
+  const std::string secret = "[cluster]\nsecret_file = \"s\"\n";
+  const auto config = parse_cluster_config(secret + kNodes + R"(
+[[node]]
+name = "reader-*"
+roles = ["encoder"]
+data = "*:7500"
+threads = 5
+[[node]]
+name = "reader-big-*"
+roles = ["encoder"]
+data = "host-*.local:0"
+[[node]]
+name = "reader-big-1"
+roles = ["encoder"]
+data = "10.0.0.9:0"
+)",
+                                           "c.toml");
+  ASSERT_TRUE(config) << config.error().message();
+  const auto reader = config->node("reader-7f9c");
+  ASSERT_TRUE(reader.has_value());
+  EXPECT_EQ(reader->name, "reader-7f9c");
+  EXPECT_EQ(reader->data, "7f9c:7500");
+  EXPECT_EQ(reader->threads, 5);
+  EXPECT_EQ(config->gateways_of(*reader).size(), 1U);
+  EXPECT_NE(reader->id(), config->node("reader-7f9d")->id());
+  // The longer pattern, and a node's own entry before any.
+  EXPECT_EQ(config->node("reader-big-2")->data, "host-2.local:0");
+  EXPECT_EQ(config->node("reader-big-1")->data, "10.0.0.9:0");
+  for (const char* none : {"reader-", "reader-*", "writer-1", "reader-a b", ""}) {
+    EXPECT_FALSE(config->node(none).has_value()) << none;
+  }
+}
+
+TEST(ClusterConfig, PatternsThatCannotBeAreNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"name = \"g*\"\nroles = [\"gateway\"]\ncontrol = \"10.0.0.1:1\"\n",
+       "name of a gateway must be known"},
+      {"name = \"a*b\"\nroles = [\"encoder\"]\ndata = \"10.0.0.1:1\"\n", "may end in '*'"},
+      {"name = \"e2\"\nroles = [\"encoder\"]\ndata = \"*:1\"\n", "may have a '*'"},
+  };
+  for (const auto& [text, complaint] : cases) {
+    const auto config = parse_cluster_config(
+        "[cluster]\nsecret_file = \"s\"\n" + kNodes + "[[node]]\n" + text, "c.toml");
+    ASSERT_FALSE(config) << text;
+    EXPECT_THAT(config.error().context, HasSubstr(complaint)) << text;
+  }
+}
+
 TEST(ClusterConfig, AFileOfServeIsNoCluster) {
   EXPECT_FALSE(is_cluster_config("[http]\nport = 1\n"));
   EXPECT_FALSE(is_cluster_config("no toml ["));
