@@ -111,6 +111,7 @@ HttpResponse answer_get(const Route& route, GatewayContext& context) {
       }
       response.body = model_json(context.card, route.argument);
       break;
+    case Endpoint::alive: response.body = status_json(true); break;
     case Endpoint::health:
       // Dead only when a stage is missing, not while the server drains.
       response.body = status_json(stats.ready || context.stopping);

@@ -22,7 +22,7 @@ constexpr Row kRows[] = {
     {"POST", "/tokenize", Endpoint::tokenize, monitoring::Route::tokens},
     {"POST", "/detokenize", Endpoint::detokenize, monitoring::Route::tokens},
     {"GET", "/health", Endpoint::health, monitoring::Route::probes},
-    {"GET", "/livez", Endpoint::health, monitoring::Route::probes},
+    {"GET", "/livez", Endpoint::alive, monitoring::Route::probes},
     {"GET", "/ping", Endpoint::health, monitoring::Route::probes},
     {"GET", "/ready", Endpoint::ready, monitoring::Route::probes},
     {"GET", "/readyz", Endpoint::ready, monitoring::Route::probes},

@@ -16,6 +16,7 @@ enum class Endpoint : uint8_t {
   model,  // Route::argument is its id
   tokenize,
   detokenize,
+  alive,
   health,
   ready,
   version,

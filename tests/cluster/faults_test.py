@@ -117,6 +117,8 @@ class Faults(unittest.TestCase):
             status, reply = cluster.complete([1, 2, 3], 2)
             self.assertEqual(status, 503, reply)
             self.assertIn("the decoder is missing", str(reply))
+            # Nothing is wrong with the gateway: restarting it would help nobody.
+            self.assertEqual([cluster.request("GET", path)[0] for path in ("/livez", "/health", "/ready")], [200, 503, 503])
 
     def test_a_gateway_is_restarted_empty(self):
         with self.cluster(FAR) as cluster:
