@@ -25,8 +25,9 @@ constexpr std::chrono::seconds kFullPause{2};
 
 struct Holder {
   IndexHolder where;
-  bool failed = false;  // until the directory changes
+  bool failed = false;  // until the directory changes; nothing is said to it
   Clock::time_point full_until{};
+  std::vector<uint64_t> unwanted;  // parts that it is told to close once it can be talked to again
 };
 
 /// Replies of the calls of a scan. Engine threads wait for the data plane's thread here, hence the mutex.
@@ -84,9 +85,10 @@ class IndexSpread::Impl : public std::enable_shared_from_this<Impl> {
 
   void appended(IndexSequence id, uint64_t number, HolderId holder, size_t blocks,
                 const Result<Bytes>& reply);
-  /// Both REQUIRE the lock; what has to be told to indexers is added to `closing`.
+  /// All REQUIRE the lock; what has to be told to indexers is added to `closing`.
   void fail_holder(HolderId id, const Error& error, std::vector<Closing>& closing);
   void lose_part(SpreadSequence& sequence, IndexPart& part, std::vector<Closing>& closing);
+  void close_part(HolderId id, uint64_t part, std::vector<Closing>& closing);
   const Holder* find(HolderId id) const {
     const auto found = holders_.find(id);
     return found == holders_.end() ? nullptr : &found->second;
@@ -137,14 +139,17 @@ void IndexSpread::Impl::set_holders(std::vector<IndexHolder> holders) {
     for (IndexHolder& holder : holders) {
       const HolderId id = holder_id(holder.target);
       order_.push_back(id);
+      if (const Holder* known = find(id)) {
+        for (const uint64_t part : known->unwanted) closing.push_back({holder.target, part});
+      }
       next[id].where = std::move(holder);
     }
+    holders_ = std::move(next);
     for (auto& [id, sequence] : sequences_) {
       for (IndexPart& part : sequence.parts()) {
-        if (!part.lost && !next.contains(part.holder)) lose_part(sequence, part, closing);
+        if (!part.lost && find(part.holder) == nullptr) lose_part(sequence, part, closing);
       }
     }
-    holders_ = std::move(next);
   }
   tell(closing);
 }
@@ -240,7 +245,7 @@ void IndexSpread::Impl::appended(IndexSequence id, uint64_t number, HolderId hol
     const auto at = holders_.find(holder);
     if (part == nullptr || part->lost) {
       // Closed while it was on its way, and perhaps before it came there.
-      if (at != holders_.end() && reply) closing.push_back({at->second.where.target, number});
+      if (reply) close_part(holder, number, closing);
     } else if (!reply && reply.error().code == Errc::not_found) {
       lose_part(found->second, *part, closing);
     }
@@ -348,10 +353,18 @@ void IndexSpread::Impl::fail_holder(HolderId id, const Error& error,
 
 void IndexSpread::Impl::lose_part(SpreadSequence& sequence, IndexPart& part,
                                   std::vector<Closing>& closing) {
-  if (const Holder* holder = find(part.holder); holder != nullptr && !part.blocks.empty()) {
-    closing.push_back({holder->where.target, part.number});
-  }
+  if (!part.blocks.empty()) close_part(part.holder, part.number, closing);
   sequence.lose(part);
+}
+
+void IndexSpread::Impl::close_part(HolderId id, uint64_t part, std::vector<Closing>& closing) {
+  const auto found = holders_.find(id);
+  if (found == holders_.end()) return;  // it ends, or has ended
+  if (found->second.failed) {
+    found->second.unwanted.push_back(part);
+  } else {
+    closing.push_back({found->second.where.target, part});
+  }
 }
 
 void IndexSpread::Impl::tell(const std::vector<Closing>& closing) {
