@@ -2,6 +2,7 @@
 import http.client
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -34,9 +35,19 @@ def eventually(condition, what, deadline_s=DEADLINE_S):
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """One that no outgoing connection is given: the kernel's own choice could be taken again before the node that is to
+    listen there has started."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as f:
+        lowest = int(f.read().split()[0])
+    for _ in range(100):
+        port = random.randrange(10000, lowest) if lowest > 12000 else 0
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return s.getsockname()[1]
+    raise AssertionError("no port is free")
 
 
 class Node:
