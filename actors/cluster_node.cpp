@@ -2,9 +2,12 @@
 
 #include <caf/send.hpp>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
+#include "actors/encoder_face.h"
+#include "actors/encoder_part.h"
 #include "actors/index_spread.h"
 #include "actors/local_engines.h"
 #include "actors/membership.h"
@@ -47,7 +50,8 @@ struct ClusterNode::Impl {
 
   Status start(const std::shared_ptr<const engine::LoadedModel>& model);
   Status open_data_plane();
-  std::shared_ptr<engine::EngramSource> engram_source(const engine::LoadedModel& model) const;
+  std::shared_ptr<engine::EngramSource> engram_source(
+      const std::shared_ptr<const engine::LoadedModel>& model) const;
   void start_system();
   Status open_door();
   MembershipActor join(const ClusterNodeOptions::Gateway& gateway);
@@ -57,6 +61,15 @@ struct ClusterNode::Impl {
 
 Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>& model) {
   LocalEngines engines;
+  const bool is_part = options.encoder_pipeline && !options.encoder_pipeline->is_face();
+  const bool is_face = options.encoder_pipeline && options.encoder_pipeline->is_face();
+  if (is_part) {
+    options.encoder = false;
+    options.services.push_back([this, model](const DataPlane& own) {
+      return encoder_part(
+          {model, engram_source(model), options.system.engine, *options.encoder_pipeline})(own);
+    });
+  }
   const bool has_stages = options.encoder || options.decoder;
   if (has_stages || !options.services.empty()) CEDAR_CHECK_OK(open_data_plane());
   for (const NodeServiceFactory& make : options.services) {
@@ -71,9 +84,15 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
       indexers = follow_indexers(directory, index);
       options.system.engine.index_service = index;
     }
-    CEDAR_TRY(engines,
-              make_local_engines(model, options.system.engine, {options.encoder, options.decoder},
-                                 memory, engram_source(*model)));
+    CEDAR_TRY(engines, make_local_engines(model, options.system.engine,
+                                          {options.encoder && !is_face, options.decoder}, memory,
+                                          engram_source(model)));
+  }
+  FaceEngine face;
+  if (is_face) {
+    CEDAR_TRY(face, make_face_engine(model, engram_source(model), options.system.engine));
+    engines.encoder_capacity = {options.system.engine.max_sequences, face.blocks,
+                                model->layout.block_tokens};
   }
   start_system();
   std::vector<NodeListener> listeners;
@@ -106,11 +125,20 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
            make_error(Errc::internal, "it died too often"));
     }
   };
-  stages = system->spawn<LocalStages>(
-      stage_options,
-      detached_stages(std::move(engines.encoder), std::move(engines.decoder), plane, memory,
-                      stage_board, options.system.trace),
-      std::move(listeners));
+  StageSpawners spawners = detached_stages(std::move(engines.encoder), std::move(engines.decoder),
+                                           plane, memory, stage_board, options.system.trace);
+  if (is_face) {
+    spawners.encoder = [setup = EncoderFaceSetup{face.make, plane, *options.encoder_pipeline,
+                                                 stage_board,
+                                                 options.system.trace}](caf::actor_system& host) {
+      return EncoderStageActor(host.spawn<EncoderFace, caf::detached>(setup));
+    };
+    stage_options.encoder_complete = [this] {
+      return find_route(directory, *options.encoder_pipeline, ServiceRole::encoder_part)
+          .has_value();
+    };
+  }
+  stages = system->spawn<LocalStages>(stage_options, std::move(spawners), std::move(listeners));
   return {};
 }
 
@@ -130,10 +158,11 @@ Status ClusterNode::Impl::open_data_plane() {
   return {};
 }
 
-/// Null: the tables of the checkpoint.
+/// Services, or the tables of the checkpoint.
 std::shared_ptr<engine::EngramSource> ClusterNode::Impl::engram_source(
-    const engine::LoadedModel& model) const {
-  if (!options.engram || model.engram.layers.empty()) return nullptr;
+    const std::shared_ptr<const engine::LoadedModel>& loaded) const {
+  const engine::LoadedModel& model = *loaded;
+  if (!options.engram || model.engram.layers.empty()) return engine::local_engram_source(loaded);
   const int64_t row_bytes = model.config.engram_head_dim + model.config.engram_head_dim / 32;
   RemoteEngramOptions engram = *options.engram;
   // Of the chunk that is computed, of the next one, and of prompts that came and went.
@@ -212,7 +241,8 @@ void ClusterNode::Impl::drain_stages(std::chrono::milliseconds grace) {
   const auto deadline = std::chrono::steady_clock::now() + grace;
   const auto busy = [&] {
     return stage_board->encoder_requests > 0 || stage_board->decoder_sequences > 0 ||
-           calls->stats().serving > 0;
+           calls->stats().serving > 0 ||
+           std::any_of(services.begin(), services.end(), [](const auto& s) { return s->busy(); });
   };
   // A request may be on its way from a gateway that has not heard of it yet; a stage hears of a service that drains with
   // its own next heartbeat.

@@ -12,6 +12,7 @@
 
 #include "actors/client.h"
 #include "actors/node_service.h"
+#include "actors/pipeline.h"
 #include "actors/remote_engram.h"
 #include "actors/system.h"
 #include "core/result.h"
@@ -51,6 +52,8 @@ struct ClusterNodeOptions {
   std::vector<Gateway> gateways;  // others, to register with
 
   bool encoder = false;
+  std::optional<PipelinePlace>
+      encoder_pipeline;  // the encoder here is a rank of it; the model has that rank's layers
   bool decoder = false;
   std::vector<NodeServiceFactory> services;
   std::optional<RemoteEngramOptions> engram;  // the stages' rows come from services

@@ -53,12 +53,20 @@ LocalStages::behavior_type LocalStages::make_behavior() {
     node_.decoder = spawners_.decoder(system());
     monitor(node_.decoder);
   }
-  tell(NodeJoined{node_});
+  announce();
   if (options_.board) delayed_send(this, options_.report_interval, TickAtom::value);
   return {[this](TickAtom) {
     delayed_send(this, options_.report_interval, TickAtom::value);
+    if (options_.encoder_complete && options_.encoder_complete() != encoder_complete_) announce();
     tell(NodeReport{node_.name, node_.generation, false, load_of(*options_.board)});
   }};
+}
+
+void LocalStages::announce() {
+  if (options_.encoder_complete) encoder_complete_ = options_.encoder_complete();
+  NodeJoined joined{node_};
+  if (!encoder_complete_) destroy(joined.node.encoder);
+  tell(joined);
 }
 
 void LocalStages::on_exit() {
@@ -82,7 +90,7 @@ void LocalStages::on_down(const caf::down_msg& down) {
   } else {
     return;
   }
-  tell(NodeJoined{node_});
+  announce();
 }
 
 bool LocalStages::restart(std::vector<Clock::time_point>& restarts, const char* stage) {

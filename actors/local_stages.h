@@ -27,7 +27,10 @@ struct LocalStagesOptions {
   StageCapacity encoder;
   StageCapacity decoder;
   std::vector<Service> services;  // of this process; they are announced with the stages
-  int64_t max_restarts = 3;       // of each stage, within restart_window
+  /// Whether the encoder's other ranks are there; asked every report_interval. While they are not, it is not announced.
+  /// Null: it has none.
+  std::function<bool()> encoder_complete;
+  int64_t max_restarts = 3;  // of each stage, within restart_window
   std::chrono::seconds restart_window{60};
   /// What the stages write; listeners get it every report_interval. Null: no reports.
   std::shared_ptr<const LoadBoard> board;
@@ -51,6 +54,7 @@ class LocalStages final : public LocalStagesActor::base {
   using Clock = std::chrono::steady_clock;
 
   void on_down(const caf::down_msg& down);
+  void announce();
   /// Whether a stage that died may be started again.
   bool restart(std::vector<Clock::time_point>& restarts, const char* stage);
   template <class Message>
@@ -62,6 +66,7 @@ class LocalStages final : public LocalStagesActor::base {
   StageSpawners spawners_;
   std::vector<NodeListener> listeners_;
   NodeDescription node_;
+  bool encoder_complete_ = true;
   std::vector<Clock::time_point> encoder_restarts_;
   std::vector<Clock::time_point> decoder_restarts_;
 };

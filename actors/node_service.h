@@ -16,6 +16,8 @@ class NodeService {
   virtual ~NodeService() = default;
   /// What the cluster is told of it.
   virtual Service description() const = 0;
+  /// Whether work that takes several calls is under way: a node that drains waits for its end.
+  virtual bool busy() const { return false; }
 };
 
 /// Makes a service at the start of its node; `plane` has everything and outlives the service.

@@ -15,5 +15,7 @@ inline constexpr transport::CallMethod kScanIndexKeys = 17;
 inline constexpr transport::CallMethod kCloseIndexPart = 18;
 
 // Pipeline stages: 32 to 63.
+inline constexpr transport::CallMethod kRunChunk = 32;  // actors/pipeline_wire.h
+inline constexpr transport::CallMethod kReleasePrompt = 33;
 
 }  // namespace cedar::actors

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/commands.h"
+#include "apps/node_options.h"
 #include "apps/serve_options.h"
 #include "config/cluster_config.h"
 #include "config/serve_config.h"
@@ -42,6 +43,8 @@ std::string joined(const std::vector<std::string>& words) {
 int check_cluster(const std::string& path) {
   const auto config = config::load_cluster_config(path);
   if (!config) return complain(config.error());
+  const Status ends = check_pipeline_ends(*config);
+  if (!ends && ends.error().code == Errc::invalid_config) return complain(ends.error());
   std::printf("%s: cluster %s, %zu nodes\n", path.c_str(), config->cluster.name.c_str(),
               config->nodes.size());
   for (const config::NodeSettings& node : config->nodes) {
@@ -60,6 +63,7 @@ int check_cluster(const std::string& path) {
     const auto content = read_text_file(file);
     if (!content) std::printf("note: %s: %s\n", key, content.error().context.c_str());
   }
+  if (!ends) std::printf("note: pipelines: %s\n", ends.error().context.c_str());
   return 0;
 }
 

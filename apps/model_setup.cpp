@@ -90,7 +90,8 @@ Result<ModelText> load_model_text(const std::string& directory) {
 }
 
 Result<ModelFiles> load_model_files(const std::string& directory, int threads, Device device,
-                                    const std::function<bool()>& stop, model::Role role) {
+                                    const std::function<bool()>& stop, model::Role role,
+                                    std::optional<model::LayerRange> part) {
   ModelFiles files;
   CEDAR_TRY(files.text, load_model_text(directory));
   ThreadPool pool(threads);
@@ -100,11 +101,13 @@ Result<ModelFiles> load_model_files(const std::string& directory, int threads, D
   context.pool = &pool;
   context.arena = &arena;
   ProgressBar bar(directory_name(directory));
-  CEDAR_TRY(files.model,
-            engine::load_model(directory, role, context, [&](int64_t done, int64_t total) {
-              bar.show(done, total);
-              return !stop || !stop();
-            }));
+  CEDAR_TRY(files.model, engine::load_model(
+                             directory, role, context,
+                             [&](int64_t done, int64_t total) {
+                               bar.show(done, total);
+                               return !stop || !stop();
+                             },
+                             part));
   return files;
 }
 

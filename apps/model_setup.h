@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/result.h"
@@ -37,11 +38,12 @@ struct ModelFiles {
   std::shared_ptr<const engine::LoadedModel> model;
 };
 
-/// Loads what `role` needs. Shows progress on stderr when that is a terminal. `stop` is asked now and then. Errors: those of the readers,
+/// Loads what `role` needs, or a part of its layers. Shows progress on stderr when that is a terminal. `stop` is asked now and then. Errors: those of the readers,
 /// naming the file or the directory that is missing; cancelled when `stop` says so.
 Result<ModelFiles> load_model_files(const std::string& directory, int threads, Device device,
                                     const std::function<bool()>& stop = {},
-                                    model::Role role = model::Role::all);
+                                    model::Role role = model::Role::all,
+                                    std::optional<model::LayerRange> part = {});
 
 /// Maps the Engram tables of a model, or one shard of them, and with `resident` reads all of it, with a progress bar.
 /// Errors: those of the readers, invalid_argument for a model without tables, out_of_memory naming need and what is

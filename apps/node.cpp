@@ -125,9 +125,17 @@ int run(const config::ClusterConfig& config, const config::NodeSettings& node,
   ModelFiles files;
   if (has_stages) {
     const model::Role role = options->decoder ? model::Role::all : model::Role::encoder;
+    std::optional<model::LayerRange> part;
+    if (const auto& place = options->encoder_pipeline) {
+      part = place->ranks[place->rank];
+      if (const Status ends = check_pipeline_ends(config); !ends) {
+        fail(ends.error().context);
+        return 2;
+      }
+    }
     auto loaded = load_model_files(
         directory, options->system.engine.threads, options->system.engine.device,
-        [&signals] { return signals.requested(); }, role);
+        [&signals] { return signals.requested(); }, role, part);
     if (!loaded) return loading_failed(loaded.error(), signals);
     files = std::move(*loaded);
     if (options->decoder) options->system.engine.constraints = make_constraints(files.text);

@@ -8,6 +8,7 @@
 
 #include "actors/index_server.h"
 #include "apps/serve_options.h"
+#include "config/pipeline.h"
 #include "core/check.h"
 #include "core/device.h"
 #include "core/text_file.h"
@@ -48,7 +49,39 @@ std::string describe(const model::KvLayout& layout) {
          " bytes (" + short_hex(digest_of(sources)) + ')';
 }
 
+actors::PipelinePlace pipeline_place(const config::ClusterConfig& c,
+                                     const config::NodeSettings& node) {
+  actors::PipelinePlace place;
+  place.name = node.pipeline;
+  const auto ranks = config::pipeline_ranks(c, node.pipeline);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    place.ranks.push_back({static_cast<LayerId>(ranks[rank].layers.first),
+                           static_cast<LayerId>(ranks[rank].layers.last)});
+    if (ranks[rank].node->name == node.name) place.rank = rank;
+  }
+  const int64_t depth = ranks.front().node->pipeline_depth;
+  place.depth = depth > 0 ? static_cast<size_t>(depth) : ranks.size() + 1;
+  return place;
+}
+
 }  // namespace
+
+Status check_pipeline_ends(const config::ClusterConfig& c) {
+  for (const config::NodeSettings& node : c.nodes) {
+    if (node.pipeline.empty()) continue;
+    const std::string directory =
+        node.model_directory.empty() ? demo_model_directory() : node.model_directory;
+    CEDAR_TRY(const model::ModelConfig model, model::load_model_config(directory));
+    CEDAR_TRY(const model::ModelPlan plan, model::make_layer_plan(model));
+    const config::PipelineRank last = config::pipeline_ranks(c, node.pipeline).back();
+    if (last.layers.last == plan.boundary) continue;
+    return make_error(Errc::invalid_config,
+                      "node " + last.node->name + ".layers: pipeline \"" + node.pipeline +
+                          "\" ends with layer " + std::to_string(last.layers.last - 1) +
+                          ", the model's encoder with layer " + std::to_string(plan.boundary - 1));
+  }
+  return {};
+}
 
 Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& c,
                                                 const config::NodeSettings& node) {
@@ -103,6 +136,7 @@ Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& c,
   }
   options.encoder = node.has("encoder");
   options.decoder = node.has("decoder");
+  if (!node.pipeline.empty()) options.encoder_pipeline = pipeline_place(c, node);
   if (!node.data.empty()) {
     CEDAR_TRY(const config::HostPort data, config::parse_host_port(node.data));
     options.data.listen_host = data.host;

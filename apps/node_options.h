@@ -13,6 +13,10 @@ namespace cedar::apps {
 Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& config,
                                                 const config::NodeSettings& node);
 
+/// Whether every pipeline ends where the model's encoder does. Errors: invalid_config naming node and layers, and those of
+/// a model that cannot be read.
+Status check_pipeline_ends(const config::ClusterConfig& config);
+
 /// What all nodes must agree on: the layout of KV blocks, the model's configuration and, when `weights` is not null, its
 /// weights.
 void identify_model(actors::ClusterNodeOptions& options, const ModelText& text,

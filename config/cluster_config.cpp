@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "config/cluster_settings.h"
+#include "config/pipeline.h"
 #include "config/serve_settings.h"
 #include "config/settings_io.h"
 #include "core/crc32c.h"
@@ -61,6 +62,10 @@ class ClusterChecker : public SettingsChecker {
       if (!found) complain_cluster(std::string("node: no node has the role ") + role);
     }
     check_engram_shards();
+    for (const PipelineComplaint& complaint : check_pipelines(config_)) {
+      table("node " + complaint.node->name);
+      complain(complaint.key, complaint.what);
+    }
   }
 
  private:

@@ -56,6 +56,12 @@ void visit_node_settings(Node& n, Visitor& v) {
          "host:port where other nodes reach all roles but gateway; port 0: any free one. In a pattern, "
          "'*' is what stands for the name's star");
   v.texts("gateways", n.gateways, "names of the gateways to register with; empty: all");
+  v.text(
+      "pipeline", n.pipeline,
+      "nodes of the role encoder with the same name here are one encoder, each with some layers");
+  v.text("layers", n.layers, "of the pipeline, first and last, as \"8-13\"");
+  v.integer("pipeline_depth", n.pipeline_depth, 0, 64,
+            "chunks under way in the pipeline; 0: one more than it has nodes; of its first node");
   v.text("model_directory", n.model_directory, "instead of model.directory");
   v.text("device", n.device, "instead of model.device");
   v.integer("threads", n.threads, 0, 1024, "instead of engine.threads");

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "config/pipeline.h"
 #include "core/crc32c.h"
 #include "tests/support/temp_directory.h"
 
@@ -182,6 +183,72 @@ TEST(ClusterConfig, StagesMayDifferInWhereTheirRowsComeFrom) {
   EXPECT_EQ(config->serve_config(*config->find("e1")).engine.engram, "local");
   EXPECT_EQ(config->find("t1")->engram_shard, 1);
 }
+
+/// Nodes of the pipeline "p", each of these lines one of them.
+std::string pipeline(const std::vector<std::string>& lines) {
+  std::string text = kNodes;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    text += "[[node]]\nname = \"p" + std::to_string(i) +
+            "\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:0\"\npipeline = \"p\"\n" + lines[i] +
+            '\n';
+  }
+  return text;
+}
+
+TEST(ClusterConfig, APipelinesNodesAreInTheOrderOfTheirLayers) {
+  const auto config = parse_cluster_config(
+      pipeline({"layers = \"14-19\"", "layers = \"0-12\"\npipeline_depth = 7", "layers = \"13\""}),
+      "c.toml");
+  ASSERT_TRUE(config) << config.error().message();
+  const auto ranks = pipeline_ranks(*config, "p");
+  ASSERT_EQ(ranks.size(), 3U);
+  EXPECT_EQ(ranks[0].node->name, "p1");
+  EXPECT_EQ(ranks[0].node->pipeline_depth, 7);
+  EXPECT_EQ(ranks[1].node->name, "p2");
+  EXPECT_EQ(ranks[1].layers.first, 13);
+  EXPECT_EQ(ranks[1].layers.last, 14);
+  EXPECT_EQ(ranks[2].layers.last, 20);
+  EXPECT_TRUE(pipeline_ranks(*config, "q").empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Pipelines, BadClusterConfig,
+    testing::Values(
+        BadCase{pipeline({"layers = \"0-3\"", "layers = \"5-6\""}),
+                "node p1.layers pipeline \"p\": nobody has layers 4-4, got \"5-6\""},
+        BadCase{pipeline({"layers = \"1-3\"", "layers = \"4-6\""}),
+                "node p0.layers pipeline \"p\": nobody has layers 0-0, got \"1-3\""},
+        BadCase{pipeline({"layers = \"0-3\"", "layers = \"3-6\""}),
+                "node p1.layers pipeline \"p\": layer 3 belongs to another node already"},
+        BadCase{pipeline({"layers = \"0-3\""}), "node p0.pipeline must have at least two nodes"},
+        BadCase{pipeline({"", "layers = \"0-3\""}),
+                "node p0.layers must be the node's layers of pipeline \"p\", got \"\""},
+        BadCase{pipeline({"layers = \"0-x\"", "layers = \"1\""}),
+                "node p0.layers must be like \"8-13\", first and last layer, got \"0-x\""},
+        BadCase{pipeline({"layers = \"3-2\"", "layers = \"4\""}), "got \"3-2\""},
+        BadCase{
+            pipeline({"layers = \"0\"\nkv_pool_blocks = 9", "layers = \"1\""}),
+            "node p1.kv_pool_blocks must be that of all nodes of pipeline \"p\", 9 at p0, got 0"},
+        BadCase{pipeline({"layers = \"0\"", "layers = \"1\"\nmax_sequences = 9"}),
+                "node p1.max_sequences must be that of all nodes"},
+        BadCase{pipeline({"layers = \"0\"", "layers = \"1\"\nprefill_chunk_tokens = 9"}),
+                "node p1.prefill_chunk_tokens must be that of all nodes"},
+        BadCase{pipeline({"layers = \"0\"\npipeline_depth = 65", "layers = \"1\""}),
+                "pipeline_depth must be in [0, 64], got 65"},
+        BadCase{
+            node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:0\"\nlayers = \"0-3\""),
+            "node x.layers needs a pipeline that these layers belong to"},
+        BadCase{
+            node("name = \"x\"\nroles = [\"decoder\"]\ndata = \"127.0.0.1:0\"\npipeline = \"q\"\n"
+                 "layers = \"0-3\""),
+            "node x.pipeline is for encoders: this version runs all layers of a decoder on one "
+            "node"},
+        BadCase{node("name = \"x\"\nroles = [\"cache\"]\ndata = \"127.0.0.1:0\"\npipeline = \"q\"\n"
+                     "layers = \"0-3\""),
+                "node x.pipeline needs the role encoder"},
+        BadCase{node("name = \"x*\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:0\"\npipeline = \"q\"\n"
+                     "layers = \"0-3\""),
+                "node x*.pipeline needs a node for each part of its layers, not a pattern"}));
 
 TEST(ClusterConfig, PathsAreRelativeToTheFile) {
   const test::TempDirectory directory;
