@@ -24,6 +24,10 @@ template <int kPending>
 __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
+/// Arrives at `barrier` when this thread's copies so far are done.
+__device__ __forceinline__ void copy_async_arrive(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 /// By the thread that wrote, before it signals that the tensor cores may read. Also waits for the thread's
 /// loads that are under way: not for threads that prefetch.
 __device__ __forceinline__ void fence_for_tensor_cores() {
@@ -40,6 +44,19 @@ __device__ __forceinline__ int load_acquire(const int* p) {
   int v;
   asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
+}
+
+/// The next launch of the stream, if it is one that starts early (launch.h), may start once all blocks have called this: it
+/// fetches weights meanwhile.
+__device__ __forceinline__ void let_next_launch_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+/// In a launch that starts early, before anything else is read than weights, and before anything is written: until the launch
+/// before is over. Elsewhere it does nothing.
+__device__ __forceinline__ void wait_for_launch_before() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 /// Barriers in shared memory whose phase completes when `count` arrivals have come.
@@ -153,4 +170,17 @@ __device__ __forceinline__ float load_remote(uint32_t remote) {
   return v;
 }
 
+/// 16 bytes to another block of the cluster, whose barrier is told; both are remote_address()es.
+__device__ __forceinline__ void store_remote(uint32_t to, const float4& v, uint32_t barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(to),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+      : "memory");
+}
+/// barrier_arrive() at another block's barrier, a remote_address().
+__device__ __forceinline__ void barrier_arrive_remote(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
+               : "memory");
+}
 }  // namespace cedar::kernels::cuda

@@ -68,6 +68,11 @@ struct XIsThere {
   __device__ void operator()() const {}
 };
 
+/// For products that start early: the launch before makes x.
+struct LaunchBefore {
+  __device__ void operator()() const { wait_for_launch_before(); }
+};
+
 /// kColumns: rows of x in the tile (8 to 128). kTiles: tiles of 64 outputs a warpgroup. kDepth: stages a
 /// step.
 template <bool kFp4, int kColumns, int kTiles, int kWarpgroups, int kDepth>

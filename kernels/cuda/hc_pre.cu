@@ -42,6 +42,7 @@ template <int kRows>
 __global__ void CEDAR_CLUSTER_OF(kCluster) __launch_bounds__(kOutputGroups* kMostColumnThreads, 1)
     pre_kernel(HcPreParams p, int column_threads) {
 #if CEDAR_HOPPER_CODE
+  let_next_launch_start();
   extern __shared__ uint8_t storage[];
   __shared__ float partial[kRows * kSums][kMostWarps];
   __shared__ float block_sums[kRows * kSums];

@@ -3,10 +3,10 @@
 // products, and the two ways in which packed keys reach shared memory.
 //
 // E2M1 codes times a power of two are exact in fp16, but their E8M0 scales span more than fp16 does. What
-// counts is the ratio of a key's four scales: the largest becomes 2^13, the others lie below it, and 26
-// powers of two further down, where fp32 sums no longer feel them, they become zero. The largest scale itself
-// multiplies the finished score; a query's goes into its head's weight. Powers of two do not change a
-// rounding.
+// counts is the ratio of a key's four scales: the largest becomes 2 (a query's: 2^13), the others lie below it,
+// and 24 (26) powers of two further down, where fp32 sums no longer feel them, they become zero. The largest
+// scale itself multiplies the finished score; a query's goes into its head's weight. Powers of two do not
+// change a rounding.
 
 #include <cstdint>
 
@@ -29,63 +29,57 @@ constexpr int kIndexWarps = 4 * kIndexGroups;
 
 // ---- values -------------------------------------------------------------------------------------------------
 
-/// Upper bytes of fp16 for the eight magnitudes of E2M1, times 2^13; the lower bytes are zero.
-constexpr uint32_t kMagnitudesLow = 0x72706c00, kMagnitudesHigh = 0x7a787674;
-/// A power of two is four in the upper byte; zero stays zero.
-constexpr uint32_t kPowerLow = 0x04040400, kPowerHigh = 0x04040404;
-constexpr int kMostPowers = 26;
+constexpr int kKeyTop = 1, kQueryTop = 13;  // powers of two that the largest scales become
+constexpr int kMostKeyPowers = 24, kMostQueryPowers = 26;
 
-/// 2^(scale - 127) / 2^13, for the largest of a row's scales.
+/// 2^(scale - 127) / 2^kTop, for the largest of a row's scales.
+template <int kTop>
 __device__ __forceinline__ float largest_scale(int scale) {
   if (scale == 255) return __int_as_float(0x7fc00000);
-  return __int_as_float(max(scale - 13, 0) << 23);
-}
-__device__ __forceinline__ int largest_byte(uint32_t scales) {
-  const int a = max(static_cast<int>(scales & 255), static_cast<int>(scales >> 8 & 255));
-  const int b = max(static_cast<int>(scales >> 16 & 255), static_cast<int>(scales >> 24));
-  return max(a, b);
+  return __int_as_float(max(scale - kTop, 0) << 23);
 }
 
-__device__ __forceinline__ uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) {
-  uint32_t r;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));
-  return r;
+__device__ __forceinline__ uint32_t multiply_half2(uint32_t a, uint32_t b) {
+  uint32_t product;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
 }
 
-/// Eight E2M1 codes to four pairs of fp16: elements i and i + 4 of the word. `low`, `high`: the group's
-/// magnitudes.
-__device__ __forceinline__ void decode_word(uint32_t x, uint32_t low, uint32_t high,
-                                            uint32_t (&pairs)[4]) {
-  constexpr uint32_t kSign = 0x80008000;
-  const uint32_t magnitudes = x & 0x77777777;
-  const uint32_t first = permute(low, high, magnitudes);
-  const uint32_t second = permute(low, high, magnitudes >> 16);
-  // A selector with bit 3 repeats the byte's sign, which is clear: the zero that a lower byte needs.
-  pairs[0] = permute(first, second, 0x4c08) | ((x << 12) & kSign);
-  pairs[1] = permute(first, second, 0x5d19) | ((x << 8) & kSign);
-  pairs[2] = permute(first, second, 0x6e2a) | ((x << 4) & kSign);
-  pairs[3] = permute(first, second, 0x7f3b) | (x & kSign);
+/// Eight E2M1 codes to four pairs of fp16: elements i and i + 4 of the word. A code's bits, set into fp16, are 2^-14 of
+/// its value, subnormal numbers included; `factor`, twice in the word, gives that back.
+__device__ __forceinline__ void decode_word(uint32_t x, uint32_t factor, uint32_t (&pairs)[4]) {
+  constexpr uint32_t kSign = 0x80008000, kMagnitude = 0x0e000e00;
+  pairs[0] = multiply_half2(((x << 12) & kSign) | ((x << 9) & kMagnitude), factor);
+  pairs[1] = multiply_half2(((x << 8) & kSign) | ((x << 5) & kMagnitude), factor);
+  pairs[2] = multiply_half2(((x << 4) & kSign) | ((x << 1) & kMagnitude), factor);
+  pairs[3] = multiply_half2((x & kSign) | ((x >> 3) & kMagnitude), factor);
+}
+/// 2^(15 - powers) in both halves, zero where the powers are more than count.
+__device__ __forceinline__ uint32_t key_factor(uint32_t powers) {
+  return powers <= kMostKeyPowers ? 30 * 0x04000400u - powers * 0x04000400u : 0;
 }
 
 /// A warp's 16 packed keys, 68 bytes each, as operand a of eight steps; lane 4 g + c decodes group c of keys
-/// g and g + 8. `scale`: of those two keys.
+/// g and g + 8. `largest`: of those two keys' scales, in the halves of the word.
 __device__ __forceinline__ void decode_keys(const uint32_t* keys, uint32_t (&a)[8][4],
-                                            float (&scale)[2]) {
+                                            uint32_t& largest) {
   const int lane = threadIdx.x % kWarp, group = lane % 4;
+  const uint32_t* key = keys + lane / 4 * kIndexWords;
+  const auto scale_of = [&](int half) -> uint32_t {
+    return reinterpret_cast<const uint8_t*>(key + 8 * half * kIndexWords +
+                                            kIndexColumns / 8)[group];
+  };
+  const uint32_t own = scale_of(1) * 65536u + scale_of(0);
+  largest = __vmaxu2(own, __shfl_xor_sync(kAllLanes, own, 1));
+  largest = __vmaxu2(largest, __shfl_xor_sync(kAllLanes, largest, 2));
+  const uint32_t powers = largest - own;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const uint32_t* key = keys + (lane / 4 + 8 * half) * kIndexWords;
-    const uint32_t scales = key[kIndexColumns / 8];
-    const int largest = largest_byte(scales);
-    const auto powers = static_cast<uint32_t>(largest) - (scales >> (8 * group) & 255u);
-    scale[half] = largest_scale(largest);
-    const bool counts = powers <= kMostPowers;
-    const uint32_t low = counts ? kMagnitudesLow - powers * kPowerLow : 0;
-    const uint32_t high = counts ? kMagnitudesHigh - powers * kPowerHigh : 0;
+    const uint32_t factor = key_factor(half == 0 ? powers & 0xffff : powers >> 16);
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       uint32_t pairs[4];
-      decode_word(key[4 * group + w], low, high, pairs);
+      decode_word(key[8 * half * kIndexWords + 4 * group + w], factor, pairs);
       a[2 * w][half] = pairs[0];
       a[2 * w][2 + half] = pairs[1];
       a[2 * w + 1][half] = pairs[2];
@@ -94,41 +88,39 @@ __device__ __forceinline__ void decode_keys(const uint32_t* keys, uint32_t (&a)[
   }
 }
 
-/// Where channel `e` of a query stands in the order in which decode_keys() leaves channels.
-__device__ __forceinline__ int decoded_place(int e) {
-  const int group = e / 32, word = e % 32 / 8, pair = e % 4, high = e % 8 / 4;
-  return 16 * (2 * word + pair / 2) + 8 * (pair % 2) + 2 * group + high;
-}
-
 /// Decodes the queries of rows [first, first + kRows) into two swizzled tiles of 64 channels, [kRows * heads]
-/// rows each, and their heads' weights. All `kThreads` threads.
+/// rows each, and their heads' weights times `weight_factor`. All `kThreads` threads.
 template <int kRows, int kThreads>
 __device__ void expand_queries(const IndexScoreParams& p, int64_t first, uint8_t* tiles,
-                               float (*weights)[kIndexHeads]) {
-  constexpr int kBytes = kIndexColumns / 2, kTileBytes = kRows * kIndexHeads * 128;
+                               float (*weights)[kIndexHeads], float weight_factor) {
+  constexpr int kWords = kIndexColumns / 8, kTileBytes = kRows * kIndexHeads * 128;
   const auto packed_query = [&](int n) {
     const int64_t row = min(first + n / kIndexHeads, p.rows - 1);
-    return p.q + (row * kIndexHeads + n % kIndexHeads) * kIndexBytes;
+    return reinterpret_cast<const uint32_t*>(p.q +
+                                             (row * kIndexHeads + n % kIndexHeads) * kIndexBytes);
   };
-  const auto largest_of = [](const uint8_t* scales) {
-    return max(max(scales[0], scales[1]), max(scales[2], scales[3]));
+  const auto largest_of = [](uint32_t scales) {
+    const uint32_t pairs = __vmaxu2(scales & 0x00ff00ff, scales >> 8 & 0x00ff00ff);
+    return static_cast<int>(max(pairs & 0xffff, pairs >> 16));
   };
-  constexpr uint64_t kMagnitudes = uint64_t{kMagnitudesHigh} << 32 | kMagnitudesLow;
-  for (int i = threadIdx.x; i < kRows * kIndexHeads * kBytes; i += kThreads) {
-    const int n = i / kBytes, byte = i % kBytes;
-    const uint8_t* packed = packed_query(n);
-    const int powers = largest_of(packed + kBytes) - packed[kBytes + byte / 16];
+#pragma unroll 2
+  for (uint32_t i = threadIdx.x; i < kRows * kIndexHeads * kWords; i += kThreads) {
+    const uint32_t n = i / kWords, word = i % kWords, group = word / 4;
+    const uint32_t* packed = packed_query(static_cast<int>(n));
+    const uint32_t codes = packed[word], scales = packed[kWords];
+    const int powers = largest_of(scales) - static_cast<int>(scales >> (8 * group) & 255);
+    // In two steps: 2^(14 + kQueryTop - powers) may be more than fp16 holds.
+    const uint32_t factor = powers <= kMostQueryPowers
+                                ? static_cast<uint32_t>(15 + kQueryTop - 1 - powers) * 0x04000400u
+                                : 0;
+    uint32_t pairs[4];
+    decode_word(codes, 30 * 0x04000400u, pairs);
+    // The order in which decode_keys() leaves channels: word w of group g has places 32 w + 8 i + 2 g and the next.
+    uint8_t* tile = tiles + word % 4 / 2 * kTileBytes;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int code = packed[byte] >> (4 * half) & 15;
-      const auto magnitude = static_cast<uint32_t>(kMagnitudes >> (8 * (code & 7)) & 255);
-      uint32_t bits = magnitude == 0 || powers > kMostPowers
-                          ? 0
-                          : (magnitude - 4 * static_cast<uint32_t>(powers)) << 8;
-      bits |= static_cast<uint32_t>(code >> 3) << 15;
-      const int k = decoded_place(2 * byte + half);
-      *reinterpret_cast<uint16_t*>(tiles + k / 64 * kTileBytes + swizzled(n, k % 64 / 8) +
-                                   k % 8 * 2) = static_cast<uint16_t>(bits);
+    for (uint32_t j = 0; j < 4; ++j) {
+      *reinterpret_cast<uint32_t*>(tile + swizzled(n, word % 2 * 4 + j) + group * 4) =
+          multiply_half2(pairs[j], factor);
     }
   }
   for (int n = threadIdx.x; n < kRows * kIndexHeads; n += kThreads) {
@@ -136,7 +128,7 @@ __device__ void expand_queries(const IndexScoreParams& p, int64_t first, uint8_t
     const float weight =
         __fmul_rn(widen(p.head_weights[row * kIndexHeads + n % kIndexHeads]), p.head_weight_scale);
     weights[n / kIndexHeads][n % kIndexHeads] =
-        weight * largest_scale(largest_of(packed_query(n) + kBytes));
+        weight * largest_scale<kQueryTop>(largest_of(packed_query(n)[kWords])) * weight_factor;
   }
 }
 
@@ -210,67 +202,91 @@ class GatheredKeys {
   int stage_ = 0;
 };
 
-/// Keys [begin, ...) whose tiles lie in one piece each: one thread has them copied whole.
+/// Keys [begin, ...) whose tiles lie in one piece each: a thread of each warpgroup has them copied whole, a few ahead.
 class StreamedKeys {
  public:
-  static constexpr int kStages = 6;
+  static constexpr int kStages = 4;  // of a warpgroup
   static constexpr int kTileBytes = kTileKeys * kIndexBytes;
-  static constexpr int kSharedBytes = kStages * (kTileBytes + 2 * 8);
+  static constexpr int kSharedBytes = kIndexGroups * kStages * (kTileBytes + 8);
 
   /// All threads of the block; a barrier of the block must follow.
-  __device__ StreamedKeys(uint8_t* shared)
-      : ring_(shared), barriers_(shared_address(shared) + kStages * kTileBytes) {
-    if (threadIdx.x == 0) {
-      for (int i = 0; i < kStages; ++i) {
-        barrier_init(full(i), 1);
-        barrier_init(empty(i), 4);
-      }
+  __device__ StreamedKeys(uint8_t* shared) {
+    const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
+    ring_ = shared + group * kStages * kTileBytes;
+    barriers_ = shared_address(shared) + kIndexGroups * kStages * kTileBytes + group * kStages * 8;
+    if (leads()) {
+      for (int i = 0; i < kStages; ++i) barrier_init(full(i), 1);
       barrier_init_done();
     }
   }
 
-  /// By one thread. `turn_` counts tiles over the life of the block, in both roles.
-  __device__ void produce(const IndexKeys& keys) {
-    const int tiles = keys.tiles();
-    for (int tile = 0; tile < tiles; ++tile, ++turn_) {
-      const uint32_t stage = turn_ % kStages;
-      const uint8_t* from = keys.row(keys.begin + tile * kTileKeys);
-      if (turn_ >= kStages) barrier_wait(empty(stage), (turn_ / kStages - 1) & 1);
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full(stage)),
-                   "r"(kTileBytes)
-                   : "memory");
-      asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-          "[%3];" ::"r"(shared_address(ring_) + stage * kTileBytes),
-          "l"(from), "r"(kTileBytes), "r"(full(stage))
-          : "memory");
-    }
-  }
-
   __device__ void begin(const IndexKeys& keys, int group) {
-    next_ = turn_ + group;
-    turn_ += keys.tiles();
+    if (!leads()) return;
+    const auto per_page = static_cast<uint32_t>(keys.rows.rows_per_page);
+    const auto first = static_cast<uint32_t>(keys.begin + group * kTileKeys);
+    page_ = keys.rows.page_table + keys.sequence * keys.rows.max_pages + first / per_page;
+    row_ = first % per_page;
+    left_ = keys.tiles() - group;
+    for (int i = 0; i < kStages; ++i) {
+      locate(keys);
+      copy_next(keys, (turn_ + i) % kStages);
+    }
+    locate(keys);
   }
   __device__ const uint32_t* take() {
-    barrier_wait(full(next_ % kStages), next_ / kStages & 1);
-    return reinterpret_cast<const uint32_t*>(ring_ + next_ % kStages * kTileBytes) +
+    barrier_wait(full(turn_ % kStages), turn_ / kStages & 1);
+    return reinterpret_cast<const uint32_t*>(ring_ + turn_ % kStages * kTileBytes) +
            threadIdx.x / kWarp % 4 * kWarpKeys * kIndexWords;
   }
-  __device__ void done(const IndexKeys&, int) {
-    __syncwarp();
-    if (threadIdx.x % kWarp == 0) barrier_arrive(empty(next_ % kStages));
-    next_ += kIndexGroups;
+  __device__ void done(const IndexKeys& keys, int) {
+    sync_warps(1 + static_cast<int>(threadIdx.x) / kGroupThreads, kGroupThreads);
+    if (leads()) {
+      copy_next(keys, turn_ % kStages);
+      locate(keys);
+    }
+    ++turn_;
   }
   __device__ void end() {}
 
  private:
+  static constexpr int kGroupThreads = 4 * kWarp;
+
+  static __device__ bool leads() { return threadIdx.x % kGroupThreads == 0; }
   __device__ uint32_t full(uint32_t stage) const { return barriers_ + 8 * stage; }
-  __device__ uint32_t empty(uint32_t stage) const { return barriers_ + 8 * (kStages + stage); }
+  __device__ void copy_next(const IndexKeys& keys, uint32_t stage) {
+    if (!has_next_) return;
+    const PagedRows& rows = keys.rows;
+    barrier_arrive_expecting(full(stage), kTileBytes);
+    copy_bulk(
+        shared_address(ring_) + stage * kTileBytes,
+        rows.base + next_page_ * rows.page_bytes + rows.offset_bytes + next_row_ * kIndexBytes,
+        kTileBytes, full(stage));
+  }
+  /// The next tile's place: asked for a tile ahead, the page table being in memory, and not touched until then.
+  __device__ void locate(const IndexKeys& keys) {
+    has_next_ = left_ > 0;
+    if (!has_next_) return;
+    const PagedRows& rows = keys.rows;
+    next_page_ = *page_;
+    next_row_ = row_;
+    left_ -= kIndexGroups;
+    row_ += kIndexGroups * kTileKeys;
+    for (; row_ >= static_cast<uint32_t>(rows.rows_per_page);
+         row_ -= static_cast<uint32_t>(rows.rows_per_page)) {
+      ++page_;
+    }
+  }
 
   uint8_t* ring_;
   uint32_t barriers_;
-  uint32_t turn_ = 0;
-  uint32_t next_ = 0;
+  uint32_t turn_ = 0;  // tiles of this warpgroup over the life of the block
+  // The leader's: where the next tile lies, and the one after it; how many are left, those of the other warpgroups included.
+  bool has_next_ = false;
+  int32_t next_page_ = 0;
+  uint32_t next_row_ = 0;
+  const int32_t* page_ = nullptr;
+  uint32_t row_ = 0;
+  int left_ = 0;
 };
 
 }  // namespace cedar::kernels::cuda

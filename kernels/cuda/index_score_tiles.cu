@@ -7,6 +7,7 @@
 #include "kernels/cuda/level.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/units.h"
 #include "kernels/cuda/attention_ops.h"
@@ -18,7 +19,7 @@
 namespace cedar::kernels::cuda {
 namespace {
 
-constexpr int kConsumers = kIndexWarps * kWarp;
+constexpr int kThreads = kIndexWarps * kWarp;
 // Keys of a block under a mask: their list lies in shared memory.
 constexpr int kMaskedSegment = 4096;
 
@@ -33,17 +34,18 @@ struct Shared {
 
 __device__ __forceinline__ float minus_infinity() { return -__int_as_float(0x7f800000); }
 
-/// What one head adds to a score.
+/// What one head adds to a score. fp32: `weight` is half the head's, and dot + |dot| twice the positive part: a maximum
+/// would share a pipe with the decoding.
 template <IndexScoreMode kMode>
 __device__ __forceinline__ void add_head(float& score, float dot, float weight) {
   if constexpr (kMode == IndexScoreMode::bf16) {
     score += round_to_bf16(__fmul_rn(fmaxf(round_to_bf16(dot), 0.0f), weight));
   } else {
-    score = fmaf(fmaxf(dot, 0.0f), weight, score);
+    score = fmaf(dot + fabsf(dot), weight, score);
   }
 }
 
-/// All tiles of `keys` for rows [first, first + rows) of the tile whose row 0 is `base`. The consumers.
+/// All tiles of `keys` for rows [first, first + rows) of the tile whose row 0 is `base`.
 template <int kRows, IndexScoreMode kMode, class Source>
 __device__ __forceinline__ void score_keys(const IndexScoreParams& p,
                                            const Shared<kRows, Source>& s, Source& source,
@@ -56,17 +58,17 @@ __device__ __forceinline__ void score_keys(const IndexScoreParams& p,
   const int c = lane % 4;
   const uint64_t b0 = tile_descriptor(shared_address(s.queries));
   const uint64_t b1 = tile_descriptor(shared_address(s.queries) + kN * 128);
-  // The four lanes that hold a key's sums share its rows: this lane's row, and what it sees.
+  // The four lanes that hold two keys' sums share the rows, or the keys of one row: this lane's row, and what it sees.
   const int own = kRows == 1 ? 0 : c;
-  const bool writes = (kRows > 1 || c == 0) && own >= first && own < first + rows;
+  const bool writes = (kRows > 1 || c < 2) && own >= first && own < first + rows;
   const int visible = writes ? static_cast<int>(p.visible[base + own]) : 0;
   float* scores = p.scores + (base + own) * p.score_stride;
   const int tiles = keys.tiles();
   source.begin(keys, group);
   for (int tile = group; tile < tiles; tile += kIndexGroups) {
     uint32_t a[8][4];
-    float scale[2];
-    decode_keys(source.take(), a, scale);
+    uint32_t largest;
+    decode_keys(source.take(), a, largest);
     source.done(keys, tile);
     float d[kN / 2];
     wgmma_fence();
@@ -88,31 +90,43 @@ __device__ __forceinline__ void score_keys(const IndexScoreParams& p,
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float score = 0;
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        float total = sum[half][r];
-        total += __shfl_xor_sync(kAllLanes, total, 1);
-        total += __shfl_xor_sync(kAllLanes, total, 2);
-        if (r == own) score = total;
+        sum[half][r] += __shfl_xor_sync(kAllLanes, sum[half][r], 1);
+        sum[half][r] += __shfl_xor_sync(kAllLanes, sum[half][r], 2);
       }
+    }
+    const auto store = [&](int half, float score) {
       const int at = tile * kTileKeys + part * kWarpKeys + lane / 4 + 8 * half;
-      if (!writes || at >= keys.count) continue;
-      const int j = keys.index(at);
-      score *= scale[half];
+      if (!writes || at >= keys.count) return;
+      int j = keys.begin + at;
+      if constexpr (!std::is_same_v<Source, StreamedKeys>) j = keys.index(at);
+      score *= largest_scale<kKeyTop>(static_cast<int>(largest >> (16 * half) & 0xffff));
       if constexpr (kMode == IndexScoreMode::bf16) score = round_to_bf16(score);
       scores[j] = j < visible ? score : minus_infinity();
+    };
+    if constexpr (kRows == 1) {
+      store(c, c == 0 ? sum[0][0] : sum[1][0]);
+    } else {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float score = 0;
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          if (r == own) score = sum[half][r];
+        }
+        store(half, score);
+      }
     }
   }
   source.end();
 }
 
-/// Lists the keys of the segment that the row's mask allows; the consumers, who are the whole block. Returns
-/// how many.
+/// Lists the keys of the segment that the row's mask allows. Returns how many.
 template <class Shared>
 __device__ int list_keys(const IndexScoreParams& p, int64_t row, int begin, int end, Shared& s,
                          int32_t* list) {
-  static_assert(kMaskedSegment / 32 <= kConsumers);
+  static_assert(kMaskedSegment / 32 <= kThreads);
   const int warp = static_cast<int>(threadIdx.x) / kWarp,
             lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first = begin + static_cast<int>(threadIdx.x) * 32;
@@ -147,10 +161,9 @@ __device__ void hide(const IndexScoreParams& p, int64_t row, int begin, int end)
   }
 }
 
-/// Keys [blockIdx.x * segment, ...) of rows [blockIdx.y * kRows, ...). Streamed keys: a ninth warp has them
-/// copied.
+/// Keys [blockIdx.x * segment, ...) of rows [blockIdx.y * kRows, ...).
 template <int kRows, IndexScoreMode kMode, class Source>
-__global__ void __launch_bounds__(kConsumers + kWarp, kRows == 1 ? 3 : 2)
+__global__ void __launch_bounds__(kThreads, kRows == 1 ? 3 : 2)
     tiles_kernel(IndexScoreParams p, int segment) {
 #if CEDAR_HOPPER_CODE
   extern __shared__ __align__(1024) uint8_t storage[];
@@ -166,10 +179,9 @@ __global__ void __launch_bounds__(kConsumers + kWarp, kRows == 1 ? 3 : 2)
     return;
   }
   Source source(s.keys);
-  if (threadIdx.x < kConsumers) {
-    expand_queries<kRows, kConsumers>(p, base, s.queries, s.weights);
-    fence_for_tensor_cores();
-  }
+  expand_queries<kRows, kThreads>(p, base, s.queries, s.weights,
+                                  kMode == IndexScoreMode::bf16 ? 1.0f : 0.5f);
+  fence_for_tensor_cores();
   __syncthreads();
 
   // Rows of one sequence share their keys.
@@ -186,10 +198,7 @@ __global__ void __launch_bounds__(kConsumers + kWarp, kRows == 1 ? 3 : 2)
     keys.begin = begin;
     keys.list = nullptr;
     keys.count = last - begin;
-    if constexpr (std::is_same_v<Source, StreamedKeys>) {
-      for (int r = first; r < first + count; ++r) hide(p, base + r, last, end);
-      if (threadIdx.x == kConsumers) source.produce(keys);
-    } else if (kRows == 1 && p.mask != nullptr) {
+    if (kRows == 1 && p.mask != nullptr) {
       auto* list = reinterpret_cast<int32_t*>(&s + 1);
       hide(p, base, begin, end);
       keys.count = list_keys(p, base, begin, last, s, list);
@@ -197,7 +206,7 @@ __global__ void __launch_bounds__(kConsumers + kWarp, kRows == 1 ? 3 : 2)
     } else {
       for (int r = first; r < first + count; ++r) hide(p, base + r, last, end);
     }
-    if (threadIdx.x < kConsumers && keys.count > 0) {
+    if (keys.count > 0) {
       score_keys<kRows, kMode>(p, s, source, keys, base, first, count);
     }
     first += count;
@@ -212,11 +221,40 @@ Status launch(KernelContext& ctx, const IndexScoreParams& p, int64_t segment) {
   CEDAR_CHECK_OK(allow_shared("index_score", tiles_kernel<kRows, kMode, Source>, shared));
   const dim3 grid(static_cast<unsigned>(ceil_div(p.score_stride, segment)),
                   static_cast<unsigned>(ceil_div(p.rows, kRows)));
-  const int threads = kConsumers + (std::is_same_v<Source, StreamedKeys> ? kWarp : 0);
   tiles_kernel<kRows, kMode, Source>
-      <<<grid, static_cast<unsigned>(threads), shared, stream_of(ctx)>>>(p,
-                                                                         static_cast<int>(segment));
+      <<<grid, kThreads, shared, stream_of(ctx)>>>(p, static_cast<int>(segment));
   return launched("index_score");
+}
+
+// Long enough to pay for the queries.
+constexpr int64_t kShortest = 512;
+
+/// Keys of a block whose queries are four rows: short enough to give every multiprocessor several.
+int64_t shared_segment(const IndexScoreParams& p) {
+  constexpr int64_t kLongest = 8192;
+  const int64_t even =
+      align_up(ceil_div(p.score_stride * ceil_div(p.rows, 4), int64_t{multiprocessors()} * 6),
+               2 * kTileKeys);
+  return std::clamp(even, kShortest, kLongest);
+}
+
+/// Keys of a block with one row: as many blocks as run at a time, or a multiple of that, whatever ends first.
+int64_t single_segment(const IndexScoreParams& p) {
+  constexpr int64_t kMostWaves = 4, kQueryCost = 512;  // in keys
+  const int64_t resident = int64_t{multiprocessors()} * 3;
+  int64_t best = kShortest, least = std::numeric_limits<int64_t>::max();
+  for (int64_t waves = 1; waves <= kMostWaves; ++waves) {
+    const int64_t parts = std::max<int64_t>(waves * resident / p.rows, 1);
+    const int64_t segment =
+        std::max(align_up(ceil_div(p.score_stride, parts), 2 * kTileKeys), kShortest);
+    const int64_t blocks = p.rows * ceil_div(p.score_stride, segment);
+    const int64_t cost = ceil_div(blocks, resident) * (segment + kQueryCost);
+    if (cost < least) {
+      least = cost;
+      best = segment;
+    }
+  }
+  return best;
 }
 
 template <IndexScoreMode kMode>
@@ -230,12 +268,7 @@ Status launch_mode(KernelContext& ctx, const IndexScoreParams& p) {
         ctx, p, std::clamp<int64_t>(even, kShortestMasked, kMaskedSegment));
   }
   const bool shared = p.rows_per_sequence > 1 && p.rows > 1;
-  // Long enough to pay for the queries, short enough to give every multiprocessor several.
-  constexpr int64_t kShortest = 512, kLongest = 8192;
-  const int64_t row_tiles = shared ? ceil_div(p.rows, 4) : p.rows;
-  const int64_t even =
-      align_up(ceil_div(p.score_stride * row_tiles, int64_t{multiprocessors()} * 6), 2 * kTileKeys);
-  const int64_t segment = std::clamp(even, kShortest, kLongest);
+  const int64_t segment = shared ? shared_segment(p) : single_segment(p);
   const PagedRows& k = p.keys;
   const bool streamed = k.row_bytes == kIndexBytes && k.rows_per_page % kTileKeys == 0 &&
                         k.page_bytes % 16 == 0 && k.offset_bytes % 16 == 0 && aligned16(k.base);
@@ -251,7 +284,8 @@ Status launch_mode(KernelContext& ctx, const IndexScoreParams& p) {
 
 bool fits_tiles(const IndexScoreParams& p) {
   const auto words = [](int64_t bytes) { return bytes % 4 == 0; };
-  return p.heads == kIndexHeads && p.columns == kIndexColumns && words(p.keys.row_bytes) &&
+  return p.heads == kIndexHeads && p.columns == kIndexColumns &&
+         words(static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.q))) && words(p.keys.row_bytes) &&
          words(p.keys.page_bytes) && words(p.keys.offset_bytes) &&
          words(static_cast<int64_t>(reinterpret_cast<uintptr_t>(p.keys.base)));
 }

@@ -1,3 +1,4 @@
+#include "kernels/cuda/async_copy.h"
 #include "kernels/cuda/attention_ops.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device_math.h"
@@ -68,6 +69,7 @@ __global__ void __launch_bounds__(kThreads) kv_write_kernel(KvWriteParams p) {
 /// Grid: (rows, 2): the query's half and the window's.
 __global__ void __launch_bounds__(kThreads)
     query_window_kernel(const __grid_constant__ QueryWindowParams p) {
+  let_next_launch_start();
   __shared__ float partial[kThreads / kWarp];
   const int64_t row = blockIdx.x;
   if (blockIdx.y == 1) {

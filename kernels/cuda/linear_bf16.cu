@@ -29,20 +29,40 @@ struct Product {
   static constexpr int kXBytes = kColumns * 128, kWeightBytes = kOutputs * 128;
   using Ring = TileRing<kXBytes, kWeightBytes, kRing, 4 * kWarpgroups>;
 
-  /// The producer: stages [first, last), as steps from 0 on.
+  /// The producer: stages [first, last), as steps from 0 on. kEarly: the launch before makes x; the first weights are asked for
+  /// before it is over.
+  template <bool kEarly>
   static __device__ __forceinline__ void produce(const Args& a, const Ring& ring, int first_output,
                                                  int first_row, int first, int last) {
     const int first_input = first_output / a.group_outputs * a.inputs;
-    for (int stage = first; stage < last; ++stage) {
-      const auto copy = [&](uint32_t x, uint32_t weights, uint32_t barrier) {
-        copy_tensor(x, &a.x, first_input + stage * kStage, first_row, barrier);
+    const auto copy_x = [&](int stage, uint32_t to, uint32_t barrier) {
+      copy_tensor(to, &a.x, first_input + stage * kStage, first_row, barrier);
+    };
+    const auto copy_weights = [&](int stage, uint32_t to, uint32_t barrier) {
 #pragma unroll
-        for (int i = 0; i < kWarpgroups; ++i) {
-          copy_tensor(weights + i * kTileRows * 128, &a.weight, stage * kStage,
-                      first_output + i * kTileRows, barrier);
-        }
-      };
-      ring.fill(stage - first, kXBytes + kWeightBytes, copy);
+      for (int i = 0; i < kWarpgroups; ++i) {
+        copy_tensor(to + i * kTileRows * 128, &a.weight, stage * kStage,
+                    first_output + i * kTileRows, barrier);
+      }
+    };
+    const int ahead = kEarly ? min(last - first, Ring::kSlots) : 0;
+    if constexpr (kEarly) {
+      for (int s = 0; s < ahead; ++s) {
+        ring.fill_weights(s, kXBytes + kWeightBytes, [&](uint32_t to, uint32_t barrier) {
+          copy_weights(first + s, to, barrier);
+        });
+      }
+      wait_for_launch_before();
+      for (int s = 0; s < ahead; ++s) {
+        ring.fill_x(s, [&](uint32_t to, uint32_t barrier) { copy_x(first + s, to, barrier); });
+      }
+    }
+    for (int stage = first + ahead; stage < last; ++stage) {
+      ring.fill(stage - first, kXBytes + kWeightBytes,
+                [&](uint32_t x, uint32_t weights, uint32_t barrier) {
+                  copy_x(stage, x, barrier);
+                  copy_weights(stage, weights, barrier);
+                });
     }
   }
 
@@ -82,6 +102,7 @@ __global__ void __launch_bounds__(FewRows<kColumns>::kThreads)
 #if CEDAR_HOPPER_CODE
   using P = typename FewRows<kColumns>::P;
   extern __shared__ uint8_t shared[];
+  let_next_launch_start();
   const typename P::Ring ring(shared);
   const int stages = static_cast<int>(stage_count(a.inputs));
   const int part = blockIdx.z;
@@ -90,7 +111,7 @@ __global__ void __launch_bounds__(FewRows<kColumns>::kThreads)
   float sums[kColumns / 2] = {};
   if (threadIdx.x >= P::kConsumers) {
     if (threadIdx.x == P::kConsumers) {
-      P::produce(a, ring, first_output, first_row, first, last);
+      P::template produce<true>(a, ring, first_output, first_row, first, last);
     }
     __syncwarp();
   } else {
@@ -131,7 +152,8 @@ __global__ void __launch_bounds__(ManyRows::kThreads, 1)
   const int first_row = blockIdx.y * 128, first_output = blockIdx.x * P::kOutputs;
   if (threadIdx.x >= P::kConsumers) {
     give_registers<40>();
-    if (threadIdx.x == P::kConsumers) P::produce(a, ring, first_output, first_row, 0, stages);
+    if (threadIdx.x == P::kConsumers)
+      P::produce<false>(a, ring, first_output, first_row, 0, stages);
   } else {
     take_registers<232>();
     float total[64];
@@ -175,7 +197,8 @@ Status few(cudaStream_t stream, Args& a, const Operands& o) {
                   static_cast<unsigned>(ceil_div(a.rows, kColumns)),
                   static_cast<unsigned>(a.parts));
   return launch_clusters("linear", multiply_few<kColumns>, grid, a.parts,
-                         FewRows<kColumns>::kThreads, P::Ring::kSharedBytes, stream, a);
+                         FewRows<kColumns>::kThreads, P::Ring::kSharedBytes, stream,
+                         start_of(grid, kSharedBytesOfAll / P::Ring::kSharedBytes), a);
 }
 
 Status many(cudaStream_t stream, Args& a, const Operands& o) {
@@ -183,7 +206,7 @@ Status many(cudaStream_t stream, Args& a, const Operands& o) {
   const dim3 grid(static_cast<unsigned>(ceil_div(a.outputs, ManyRows::P::kOutputs)),
                   static_cast<unsigned>(ceil_div(a.rows, 128)));
   return launch_clusters("linear", multiply_many, grid, 1, ManyRows::kThreads,
-                         ManyRows::P::Ring::kSharedBytes, stream, a);
+                         ManyRows::P::Ring::kSharedBytes, stream, Start::in_turn, a);
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ __device__ __forceinline__ void store_part(const Args& a, const float (&sums)[4 
 
 /// The producer's part for a block whose tiles of 64 outputs begin with `first_tile`. Tiles beyond the last
 /// one are that one again, and not written.
-template <class Product, bool kFp4, class Ring>
+template <class Product, bool kFp4, class Wait, class Ring>
 __device__ __forceinline__ void produce(const Args& a, const Ring& ring, int first_tile,
                                         int first_row, int first, int last) {
   const int64_t tile_bytes = stage_count(a.inputs) * block_bytes(kFp4);
@@ -50,7 +50,7 @@ __device__ __forceinline__ void produce(const Args& a, const Ring& ring, int fir
     const Args::Part& part = part_of(a, tile);
     return part.weight + (tile - part.first_tile) * tile_bytes;
   };
-  Product::produce(ring, a.x, first_row, tile_at, first, last, 0, XIsThere());
+  Product::produce(ring, a.x, first_row, tile_at, first, last, 0, Wait());
 }
 
 /// Memory-bound: blocks enough to hide each other's latencies. With more rows x weighs more than W, and two
@@ -76,6 +76,7 @@ __global__ void __launch_bounds__(FewRows<kFp4, kColumns>::kThreads,
   using Config = FewRows<kFp4, kColumns>;
   using Product = typename Config::Product;
   extern __shared__ uint8_t shared[];
+  if (a.parts == 1) let_next_launch_start();
   const typename Config::Ring ring(shared);
   const int stages = static_cast<int>(stage_count(a.inputs));
   const int part = blockIdx.z;
@@ -84,12 +85,13 @@ __global__ void __launch_bounds__(FewRows<kFp4, kColumns>::kThreads,
   typename Product::Sums sums = {};
   if (threadIdx.x >= Config::kConsumers) {
     if (threadIdx.x == Config::kConsumers) {
-      produce<Product, kFp4>(a, ring, first_tile, first_row, first, last);
+      produce<Product, kFp4, LaunchBefore>(a, ring, first_tile, first_row, first, last);
     }
     __syncwarp();
   } else {
     Product::run(sums, first, last, ring, 0);
   }
+  let_next_launch_start();
   sum_over_cluster<kColumns / 8>(
       sums[0], reinterpret_cast<float*>(shared + Config::Ring::kFreeOffset), Config::kConsumers);
   if (threadIdx.x < Config::kConsumers) {
@@ -140,7 +142,7 @@ __global__ void __launch_bounds__(ManyRows<kFp4, kTiles, kInParts>::kThreads, 1)
   if (threadIdx.x >= Config::kConsumers) {
     give_registers<40>();
     if (threadIdx.x == Config::kConsumers) {
-      produce<Product, kFp4>(a, ring, block_tile, first_row, 0, stages);
+      produce<Product, kFp4, XIsThere>(a, ring, block_tile, first_row, 0, stages);
     }
   } else {
     take_registers<232>();
@@ -185,7 +187,7 @@ Status few(cudaStream_t stream, Args& a, const Bf16* x) {
                   static_cast<unsigned>(ceil_div(a.rows, kColumns)),
                   static_cast<unsigned>(a.parts));
   return launch_clusters("linear", multiply_few<kFp4, kColumns>, grid, a.parts, Config::kThreads,
-                         Config::Ring::kSharedBytes, stream, a);
+                         Config::Ring::kSharedBytes, stream, start_of(grid, Config::kResident), a);
 }
 
 template <bool kFp4, int kTiles, bool kInParts>
@@ -196,7 +198,7 @@ Status many(cudaStream_t stream, Args& a, const Bf16* x) {
       ceil_div(a.rows, Config::kColumns) * ceil_div(a.tiles, Config::kOutputs / kTileRows);
   return launch_clusters("linear", multiply_many<kFp4, kTiles, kInParts>,
                          dim3(static_cast<unsigned>(blocks)), 1, Config::kThreads,
-                         Config::Ring::kSharedBytes, stream, a);
+                         Config::Ring::kSharedBytes, stream, Start::in_turn, a);
 }
 
 template <bool kFp4>

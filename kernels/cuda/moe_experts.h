@@ -357,12 +357,14 @@ Status multiply_experts(KernelContext& ctx, UpArgs up, DownArgs down, const Bf16
   CEDAR_TRY(down.hidden, tensor_map(up.hidden, slots, up.pitch, up.pitch, Config::kColumns));
   up.parts = static_cast<int>(ceil_div(up.pitch, Config::kOutputs));
   down.parts = static_cast<int>(ceil_div(down.d, 2 * Config::kOutputs));
-  const int64_t items = up.plan.most_tiles() * std::max(up.parts, down.parts);
+  // In one launch blocks beyond the first product's items ask for the second's weights at once.
+  const int64_t items = up.plan.most_tiles() *
+                        (Config::kApart ? std::max(up.parts, down.parts) : up.parts + down.parts);
   const dim3 grid(static_cast<unsigned>(std::min(resident, items)));
   const ExpertArgs args{up, down};
   const auto launch = [&](auto* kernel) {
     return launch_clusters(kOp, kernel, grid, 1, Config::kThreads, Config::kSharedBytes, stream,
-                           args);
+                           Start::in_turn, args);
   };
   if constexpr (Config::kApart) {
     CEDAR_CHECK_OK(launch(multiply_tiles<Config, true, false>));

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/async_copy.h"
 #include "kernels/cuda/device_math.h"
 #include "kernels/cuda/wgmma.h"
 #include "kernels/quantize.h"
@@ -54,71 +55,84 @@ __device__ __forceinline__ void decode_q8(uint32_t low, uint32_t high, uint32_t 
   }
 }
 
-/// Rows of one warp on their way, 16 channels a lane. Lanes of odd tiles take the neighbouring row, so that
-/// eight lanes that store together reach all banks.
-template <RowFormat kFormat>
-struct PackedRows {
-  static constexpr bool kQ8 = kFormat == RowFormat::q8;
+/// Half of 64 packed rows, 256 channels each, as they lie in shared memory.
+struct PackedBlock {
+  static constexpr int kRows = 64;
   static constexpr int kColumns = 512;
-  static constexpr int kTileBytes = 64 * 128;
-  static constexpr int kRows = kQ8 ? 4 : 8;  // at once
-  uint32_t words[kRows][kQ8 ? 4 : 2];
-  uint32_t scales[kRows];
+  static constexpr int kOwn = kColumns / 2;
+  uint8_t codes[kRows * kOwn];  // q4n: half of it
+  uint8_t scales[kRows * 16];   // q8: both halves'
 
-  static __device__ __forceinline__ int row_of(int i) { return i ^ (threadIdx.x % kWarp / 4 & 1); }
-
-  /// Lane r of `address` holds where row r lies, null for a row of zeros; rows [first, first + kRows).
-  __device__ __forceinline__ void load(unsigned long long address, int first) {
-    const int lane = threadIdx.x % kWarp;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const auto* row =
-          reinterpret_cast<const uint8_t*>(__shfl_sync(kAllLanes, address, first + row_of(i)));
-      scales[i] = 0;
-      if constexpr (kQ8) {
-        uint4 codes = make_uint4(0, 0, 0, 0);
-        if (row != nullptr) {
-          codes = __ldg(reinterpret_cast<const uint4*>(row + 16 * lane));
-          scales[i] = __ldg(row + kColumns + lane / 2);
-        }
-        words[i][0] = codes.x;
-        words[i][1] = codes.y;
-        words[i][2] = codes.z;
-        words[i][3] = codes.w;
-      } else {
-        uint2 codes = make_uint2(0, 0);
-        if (row != nullptr) {
-          codes = __ldg(reinterpret_cast<const uint2*>(row + 8 * lane));
-          scales[i] = __ldg(row + kColumns / 2 + lane);
-        }
-        words[i][0] = codes.x;
-        words[i][1] = codes.y;
-      }
-    }
+  static __device__ constexpr int code_bytes(RowFormat format) {
+    return format == RowFormat::q8 ? kOwn : kOwn / 2;
   }
 
-  /// To rows [first, ...) of the warp's 8, whose eight tiles begin at `to`.
-  __device__ __forceinline__ void decode(uint32_t to, int first) const {
-    const int lane = threadIdx.x % kWarp;
-    const uint32_t tile = to + lane / 4 * kTileBytes;
+  /// Starts the copies of rows [first, first + 16); one warp. Lane r of `address`, and lane r + 16, hold where row first + r
+  /// lies, null for a row of zeros. `half`: which one.
+  template <RowFormat kFormat>
+  __device__ __forceinline__ void fetch(unsigned long long address, int first, int half) {
+    constexpr bool kQ8 = kFormat == RowFormat::q8;
+    constexpr uint32_t kPieces = code_bytes(kFormat) / 16;  // of a row
+    constexpr uint32_t kRowsAtOnce = kWarp / kPieces;
+    const uint32_t lane = threadIdx.x % kWarp;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int row = first + row_of(i);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        uint32_t piece[4];
-        if constexpr (kQ8) {
-          decode_q8(words[i][2 * half], words[i][2 * half + 1], scales[i], piece);
-        } else {
-          decode_q4n(words[i][half], scales[i], piece);
-        }
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(
-                         tile + swizzled(row, lane % 4 * 2 + half)),
-                     "r"(piece[0]), "r"(piece[1]), "r"(piece[2]), "r"(piece[3])
-                     : "memory");
-      }
+    for (uint32_t at = 0; at < 16; at += kRowsAtOnce) {
+      const uint32_t row = at + lane / kPieces;
+      const auto* from = reinterpret_cast<const uint8_t*>(__shfl_sync(kAllLanes, address, row));
+      const uint32_t piece = lane % kPieces * 16;
+      copy_async(shared_address(codes) + (first + row) * code_bytes(kFormat) + piece,
+                 from + code_bytes(kFormat) * half + piece, from != nullptr);
+    }
+    const auto* from = reinterpret_cast<const uint8_t*>(address);
+    if (lane < 16) {
+      copy_async(shared_address(scales) + (first + lane) * 16,
+                 from + 2 * code_bytes(kFormat) + (kQ8 ? 0 : 16 * half), from != nullptr);
     }
   }
 };
+
+/// Decodes rows [first, first + 8) of `block`, the `half` that it is, to the same rows of the four tiles that begin at `to`; one
+/// warp, 16 channels a lane, two rows at once. Lanes of odd tiles take the other row of the two, so that eight lanes that
+/// store together reach all banks.
+template <RowFormat kFormat>
+__device__ __forceinline__ void decode_rows(const PackedBlock& block, int first, int half,
+                                            uint32_t to) {
+  constexpr int kTileBytes = 64 * 128;
+  const uint32_t lane = threadIdx.x % kWarp, place = lane % 16;
+  const uint32_t own = first + (lane / 16 ^ (lane / 4 & 1));
+  const uint32_t tile = to + lane / 4 % 4 * kTileBytes;
+#pragma unroll
+  for (uint32_t i = 0; i < 8; i += 2) {
+    const uint32_t row = own + i;
+    const uint8_t* codes = block.codes + row * PackedBlock::code_bytes(kFormat);
+    uint32_t words[4], scale;
+    if constexpr (kFormat == RowFormat::q8) {
+      const uint4 v = *reinterpret_cast<const uint4*>(codes + 16 * place);
+      words[0] = v.x;
+      words[1] = v.y;
+      words[2] = v.z;
+      words[3] = v.w;
+      scale = block.scales[row * 16 + 8 * half + place / 2];
+    } else {
+      const uint2 v = *reinterpret_cast<const uint2*>(codes + 8 * place);
+      words[0] = v.x;
+      words[1] = v.y;
+      scale = block.scales[row * 16 + place];
+    }
+#pragma unroll
+    for (uint32_t eight = 0; eight < 2; ++eight) {
+      uint32_t piece[4];
+      if constexpr (kFormat == RowFormat::q8) {
+        decode_q8(words[2 * eight], words[2 * eight + 1], scale, piece);
+      } else {
+        decode_q4n(words[eight], scale, piece);
+      }
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(
+                       tile + swizzled(row, lane % 4 * 2 + eight)),
+                   "r"(piece[0]), "r"(piece[1]), "r"(piece[2]), "r"(piece[3])
+                   : "memory");
+    }
+  }
+}
 
 }  // namespace cedar::kernels::cuda

@@ -1,11 +1,13 @@
-// A block of threads attends one query after another, each with all its heads: 64 heads are the
-// rows of the matrix instruction. Two warpgroups multiply and share the channels: each sums its own
-// 256, as keys and as values, and they exchange the halves of the scores. Two more decode packed
-// rows, 64 at a time, into two buffers.
+// Two blocks of threads, a cluster, attend one query after another, each with all its heads (64 are the rows of the matrix
+// instruction) and half of the channels, as keys and as values. Each adds up its half of the scores and sends it to the
+// other; both then have the same scores and the same softmax.
 //
-// Window rows and chosen rows do not share a block of 64: a block is decoded in one format. Decoded
-// rows are their values times 2^-16 (a bf16 factor can then hold every scale together with the power
-// of two that the bits of E2M1 or E4M3 lack); the softmax scale and the last division give it back.
+// In a block one warpgroup has packed rows copied, two decode them, 64 at a time, one makes scores and their softmax, one
+// multiplies with the values. (Who decodes may not have asked for rows: the fence behind it waits for all the thread's loads.) The scores of a block of rows are under way while the softmax of the one before is computed, which hides the way
+// between the two blocks, and while its values are multiplied.
+//
+// Decoded rows are their values times 2^-16 (a bf16 factor can then hold every scale together with the power of two that the
+// bits of E2M1 or E4M3 lack); the softmax scale and the last division give it back.
 
 #include "kernels/cuda/sparse_attention_tiles.h"
 #include "kernels/cuda/level.h"
@@ -18,6 +20,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/packed_rows.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/sparse_attention_list.h"
 #include "kernels/cuda/wgmma.h"
 #include "kernels/cuda/wgmma_values.h"
 
@@ -26,33 +29,48 @@ namespace {
 
 constexpr int kHeads = 64;
 constexpr int kDim = 512;
-constexpr int kHalfDim = kDim / 2;
-constexpr int kKeys = 64;  // of a block
+constexpr int kCluster = 2;
+constexpr int kOwnDim = kDim / kCluster;  // channels of a block
 constexpr int kGroupThreads = 128;
+constexpr int kGroupWarps = kGroupThreads / kWarp;
 constexpr int kConsumers = 2 * kGroupThreads;
-// Decoding is a chain of dependent instructions: it takes twice the warps to keep up with the products.
-constexpr int kProducers = 2 * kGroupThreads;
-constexpr int kWarpRows = kKeys / (kProducers / kWarp);  // of a block
-constexpr int kThreads = kConsumers + kProducers;
+constexpr int kDecoderWarps = 8;
+constexpr int kDecoders = kDecoderWarps * kWarp;
+constexpr int kDecoderRows = kListRows / kDecoderWarps;  // a warp's, of a block
+constexpr int kThreads = kConsumers + kDecoders + kGroupThreads;
 // Registers of a thread: what all are given at the start, shared out anew.
-constexpr int kConsumerRegisters = 208, kProducerRegisters = 48;
-constexpr int kMostChosen = 512;
+constexpr int kScoreRegisters = 192, kValueRegisters = 176, kDecoderRegisters = 32,
+              kFetchRegisters = 48;
 constexpr int kPairs = 32;            // rotated
 constexpr int kTileBytes = 64 * 128;  // 64 rows of 64 channels
 constexpr int kHalfBytes = 4 * kTileBytes;
+constexpr int kStages = 3;  // blocks of decoded rows
 constexpr float kValueScale = 0x1p16f;
 constexpr float kLog2e = 1.44269504f;
 
+/// What scores tell values of one block of rows: each thread its counterpart.
+struct Weights {
+  uint4 fragments[4][kGroupThreads];
+  float2 alpha[kGroupThreads];
+  float2 factor[kGroupThreads];  // with a query's last block
+};
+
 struct Shared {
-  uint8_t q[2 * kHalfBytes];
-  uint8_t rows[2][2 * kHalfBytes];
-  // Of each warpgroup: its half of the products; at the end, its output.
-  float4 scores[2][8][kGroupThreads];
-  int32_t chosen[kMostChosen];
-  float2 rotations[2][kPairs];  // of this query and the next
-  uint64_t full[2], empty[2];
-  int32_t block_rows[2];  // of the buffers; 0: the query attends to nothing
-  int32_t block_is_last[2];
+  uint8_t q[kHalfBytes];  // of the next query, once the present one's is in registers
+  uint8_t rows[kStages][kHalfBytes];
+  float4 scores[2][8][kGroupThreads];  // the other block's
+  Weights weights[2];
+  PackedBlock packed[2];
+  ChosenRows<kGroupWarps> chosen;
+  // Decoders are at most kStages blocks of rows ahead, and values two behind scores.
+  static constexpr int kRotations = 8;
+  float2 rotations[kRotations][kPairs];
+  uint64_t packed_full[2], packed_empty[2], rows_full[kStages], rows_empty[kStages];
+  uint64_t scores_full[2], weights_full[2], weights_empty[2];
+  int32_t packed_rows[2];  // 0: the query attends to nothing
+  int32_t packed_is_last[2], packed_is_q8[2];
+  int32_t block_rows[kStages];
+  int32_t block_is_last[kStages];
 };
 
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -61,384 +79,490 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-/// What one query attends to, as blocks of 64 rows.
-struct List {
-  const SparseAttentionParams* p;
-  const int32_t* chosen;  // shared memory
-  int64_t sequence;
-  WindowSpan window;
-  int ring_rows, window_rows, chosen_rows;
-
-  __device__ int window_blocks() const { return (window_rows + kKeys - 1) / kKeys; }
-  __device__ int blocks() const { return window_blocks() + (chosen_rows + kKeys - 1) / kKeys; }
-  __device__ bool in_window(int block) const { return block < window_blocks(); }
-  /// Rows of a block.
-  __device__ int rows(int block) const {
-    const int left = in_window(block) ? window_rows - block * kKeys
-                                      : chosen_rows - (block - window_blocks()) * kKeys;
-    return min(left, kKeys);
-  }
-  /// Row i of a block; null past its end.
-  __device__ const uint8_t* row(int block, int i) const {
-    if (block >= blocks() || i >= rows(block)) return nullptr;
-    if (!in_window(block)) {
-      const PagedRows& pages = p->global;
-      const auto j = static_cast<uint32_t>(chosen[(block - window_blocks()) * kKeys + i]);
-      const auto per_page = static_cast<uint32_t>(pages.rows_per_page);
-      const int64_t page = pages.page_table[sequence * pages.max_pages + j / per_page];
-      return pages.base + page * pages.page_bytes + pages.offset_bytes +
-             j % per_page * pages.row_bytes;
-    }
-    const int entry = block * kKeys + i;
-    if (entry < ring_rows) {
-      const auto position = static_cast<uint32_t>(window.ring_begin + entry);
-      return p->rings.base + window.slot * p->rings.slot_stride_bytes +
-             position % static_cast<uint32_t>(p->rings.window) * p->rings.row_bytes;
-    }
-    return p->chunk_rows +
-           int64_t{window.chunk_begin + entry - ring_rows} * packed_row_bytes(RowFormat::q8, kDim);
+/// Counts over the whole life of the kernel: which of kCount places, and which of its phases.
+template <int kCount>
+struct Turn {
+  uint32_t number = 0;
+  __device__ int place() const { return static_cast<int>(number % kCount); }
+  __device__ uint32_t phase() const { return number / kCount & 1; }
+  /// Until the one that takes turns with this one is done with the place.
+  __device__ __forceinline__ void wait_until_empty(uint64_t* barriers) const {
+    if (number >= kCount) barrier_wait(shared_address(&barriers[place()]), phase() ^ 1);
   }
 };
 
-/// The set entries of a list, in order; returns how many. One warp.
-__device__ int compact_chosen(const int32_t* list, int64_t k, int32_t* out) {
-  const int lane = threadIdx.x % kWarp;
-  int count = 0;
-  for (int base = 0; base < k; base += kWarp) {
-    const int32_t entry = base + lane < k ? list[base + lane] : -1;
-    const uint32_t set = __ballot_sync(kAllLanes, entry >= 0);
-    if (entry >= 0) out[count + __popc(set & ((1u << lane) - 1))] = entry;
-    count += __popc(set);
-  }
-  return count;
-}
-
-/// The running softmax of heads g and g + 8 of a warp's 16, in powers of two.
+/// The running softmax of heads g and g + 8 of a warp's 16, in powers of two: scores count times `scale`.
 struct Softmax {
+  float scale;
   float maximum[2] = {-1e30f, -1e30f};
   float total[2] = {};  // of this lane's columns
   float alpha[2];
 
   /// s: the block's scores. p: what its values are to be multiplied with, in a's fragments.
-  __device__ __forceinline__ void step(float (&s)[32], int count, float scale,
-                                       uint32_t (&p)[4][4]) {
-    const int c = threadIdx.x % 4;
+  __device__ __forceinline__ void step(float (&s)[32], int count, uint32_t (&p)[4][4]) {
+    if (count < kListRows) {
+      const int c = threadIdx.x % 4;
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        if (i / 4 * 8 + 2 * c + i % 2 >= count) s[i] = -__int_as_float(0x7f800000);
+      }
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float largest = maximum[half];
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float& x = s[4 * j + 2 * half + i];
-          x = 8 * j + 2 * c + i < count ? x * scale : -__int_as_float(0x7f800000);
-          largest = fmaxf(largest, x);
-        }
+        largest = fmaxf(largest, fmaxf(s[4 * j + 2 * half], s[4 * j + 2 * half + 1]));
       }
       largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
-      alpha[half] = exp2_fast(maximum[half] - largest);
+      const float offset = -largest * scale;
+      alpha[half] = exp2_fast(fmaf(maximum[half], scale, offset));
       maximum[half] = largest;
       float sum = 0;
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        const float low = exp2_fast(s[4 * j + 2 * half] - largest);
-        const float high = exp2_fast(s[4 * j + 2 * half + 1] - largest);
+        const float low = exp2_fast(fmaf(s[4 * j + 2 * half], scale, offset));
+        const float high = exp2_fast(fmaf(s[4 * j + 2 * half + 1], scale, offset));
         sum += low + high;
         p[j / 2][j % 2 * 2 + half] = pack_bf16(low, high);
       }
       total[half] = fmaf(total[half], alpha[half], sum);
     }
   }
-};
 
-__device__ __forceinline__ void rescale(float (&o)[64], const float (&alpha)[2]) {
+  /// What the sums of values are to be multiplied with. `sink`: the heads', in powers of two.
+  __device__ __forceinline__ float2 factor(const float (&sink)[2]) const {
+    float f[2];
 #pragma unroll
-  for (int i = 0; i < 64; ++i) o[i] *= alpha[i % 4 / 2];
-}
-
-/// All threads of both consumers.
-__device__ __forceinline__ void sync_consumers() { sync_warps(1, kConsumers); }
-
-/// Both warpgroups' halves of the scores added up, in both.
-__device__ __forceinline__ void exchange(Shared& shared, int group, float (&s)[32]) {
-  const int thread = threadIdx.x % kGroupThreads;
-  // What lies there has been read.
-  sync_consumers();
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    shared.scores[group][i][thread] =
-        make_float4(s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]);
-  }
-  sync_consumers();
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float4 other = shared.scores[1 - group][i][thread];
-    s[4 * i] += other.x;
-    s[4 * i + 1] += other.y;
-    s[4 * i + 2] += other.z;
-    s[4 * i + 3] += other.w;
-  }
-}
-
-/// Counts blocks over the whole life of the kernel: which buffer, and which of its phases.
-struct Turn {
-  uint32_t number = 0;
-  __device__ int buffer() const { return static_cast<int>(number % 2); }
-  __device__ uint32_t phase() const { return number / 2 & 1; }
-};
-
-__device__ __forceinline__ void produce(const SparseAttentionParams& p, Shared& shared) {
-  const int warp = static_cast<int>(threadIdx.x - kConsumers) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  Turn turn;
-  const auto announce = [&](int rows, bool last) {
-    const int buffer = turn.buffer();
-    if (threadIdx.x == kConsumers) {
-      shared.block_rows[buffer] = rows;
-      shared.block_is_last[buffer] = last ? 1 : 0;
+    for (int i = 0; i < 2; ++i) {
+      float sum = total[i];
+      sum += __shfl_xor_sync(kAllLanes, sum, 1);
+      sum += __shfl_xor_sync(kAllLanes, sum, 2);
+      f[i] = kValueScale / (sum + exp2_fast(sink[i] - maximum[i] * scale));
     }
-    fence_for_tensor_cores();
-    barrier_arrive(shared_address(&shared.full[buffer]));
+    return make_float2(f[0], f[1]);
+  }
+};
+
+// ---- rows ---------------------------------------------------------------------------------------------------
+
+/// Has the rows of all queries copied; a warpgroup, each warp 16 rows of a block.
+__device__ __forceinline__ void fetch(const SparseAttentionParams& p, Shared& shared, int rank) {
+  constexpr int kWarpRows = kListRows / kGroupWarps;
+  const int thread = static_cast<int>(threadIdx.x) - kConsumers - kDecoders;
+  const int warp = thread / kWarp;
+  const int own_row = warp * kWarpRows + thread % kWarpRows;
+  Turn<2> turn;
+  const auto announce = [&](int rows, bool last, bool q8) {
+    const int place = turn.place();
+    copy_async_arrive(shared_address(&shared.packed_full[place]));
+    if (thread == 0) {
+      shared.packed_rows[place] = rows;
+      shared.packed_is_last[place] = last ? 1 : 0;
+      shared.packed_is_q8[place] = q8 ? 1 : 0;
+      barrier_arrive(shared_address(&shared.packed_full[place]));
+    }
+    __syncwarp();
     ++turn.number;
   };
-  const auto wait_for_buffer = [&] {
-    if (turn.number < 2) return;
-    barrier_wait(shared_address(&shared.empty[turn.buffer()]), turn.phase() ^ 1);
-  };
+  using Chosen = ChosenRows<kGroupWarps>;
+  Chosen::Entries entries = Chosen::ask(p, blockIdx.x, warp);
   for (int64_t query = blockIdx.x; query < p.rows; query += gridDim.x) {
-    List list;
-    list.p = &p;
-    list.chosen = shared.chosen;
-    list.sequence = p.topk != nullptr ? p.sequences[query] : 0;
-    list.window = p.window[query];
-    list.ring_rows = static_cast<int>(list.window.ring_end - list.window.ring_begin);
-    list.window_rows = list.ring_rows + list.window.chunk_end - list.window.chunk_begin;
-    // No warp may still read the last query's list. Each makes the same one: cheaper than waiting
-    // for one of them.
-    sync_warps(2, kProducers);
-    list.chosen_rows =
-        p.topk != nullptr ? compact_chosen(p.topk + query * p.k, p.k, shared.chosen) : 0;
-    sync_warps(2, kProducers);
-    const int blocks = list.blocks();
-    if (blocks == 0) {
-      wait_for_buffer();
-      announce(0, true);
-      continue;
+    const WindowRows window(p, query);
+    const int chosen = shared.chosen.fill(p, entries, warp, 2);
+    if (query + gridDim.x < p.rows) entries = Chosen::ask(p, query + gridDim.x, warp);
+    for (int first = 0; first < window.count; first += kListRows) {
+      const uint8_t* row = window.row(p, first + own_row);
+      turn.wait_until_empty(shared.packed_empty);
+      shared.packed[turn.place()].fetch<RowFormat::q8>(reinterpret_cast<unsigned long long>(row),
+                                                       warp * kWarpRows, rank);
+      announce(min(window.count - first, kListRows),
+               chosen == 0 && first + kListRows >= window.count, true);
     }
-    const int own_row = kWarpRows * warp + lane % kWarpRows;
-    const auto address_of = [&](int block) {
-      return reinterpret_cast<unsigned long long>(list.row(block, own_row));
-    };
-    unsigned long long next = address_of(0);
-    for (int block = 0; block < blocks; ++block) {
-      const unsigned long long address = next;
-      const uint32_t to = shared_address(shared.rows[turn.buffer()]) + warp * kWarpRows * 128;
-      // Rows are asked for before the buffer is free.
-      if (list.in_window(block)) {
-        PackedRows<RowFormat::q8> raw;
-        raw.load(address, 0);
-        next = address_of(block + 1);
-        wait_for_buffer();
-        raw.decode(to, 0);
-        raw.load(address, raw.kRows);
-        raw.decode(to, raw.kRows);
-      } else {
-        PackedRows<RowFormat::q4n> raw;
-        raw.load(address, 0);
-        next = address_of(block + 1);
-        wait_for_buffer();
-        raw.decode(to, 0);
+    for (int first = 0; first < chosen; first += kListRows) {
+      const uint8_t* row = first + own_row < chosen ? shared.chosen.rows[first + own_row] : nullptr;
+      turn.wait_until_empty(shared.packed_empty);
+      shared.packed[turn.place()].fetch<RowFormat::q4n>(reinterpret_cast<unsigned long long>(row),
+                                                        warp * kWarpRows, rank);
+      announce(min(chosen - first, kListRows), first + kListRows >= chosen, false);
+    }
+    if (window.count + chosen == 0) {
+      turn.wait_until_empty(shared.packed_empty);
+      announce(0, true, false);
+    }
+    // The list is read.
+    sync_warps(2, kGroupThreads);
+  }
+}
+
+__device__ __forceinline__ void decode(const SparseAttentionParams& p, Shared& shared, int rank) {
+  const int warp = static_cast<int>(threadIdx.x - kConsumers) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  Turn<2> packed;
+  Turn<kStages> turn;
+  int slot = 0;
+  for (int64_t query = blockIdx.x; query < p.rows; query += gridDim.x) {
+    if (p.inv_freq != nullptr && warp == kDecoderWarps - 1 && rank == kCluster - 1) {
+      shared.rotations[slot][lane] = rotation(p.positions[query], p.inv_freq[lane], true);
+    }
+    slot = (slot + 1) % Shared::kRotations;
+    for (bool last = false; !last; ++packed.number, ++turn.number) {
+      const int place = packed.place(), stage = turn.place();
+      barrier_wait(shared_address(&shared.packed_full[place]), packed.phase());
+      const int rows = shared.packed_rows[place];
+      const bool q8 = shared.packed_is_q8[place] != 0;
+      last = shared.packed_is_last[place] != 0;
+      const uint32_t to = shared_address(shared.rows[stage]);
+      turn.wait_until_empty(shared.rows_empty);
+      if (rows != 0 && q8) {
+        decode_rows<RowFormat::q8>(shared.packed[place], kDecoderRows * warp, rank, to);
+      } else if (rows != 0) {
+        decode_rows<RowFormat::q4n>(shared.packed[place], kDecoderRows * warp, rank, to);
       }
-      announce(list.rows(block), block + 1 == blocks);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(shared_address(&shared.packed_empty[place]));
+      if (threadIdx.x == kConsumers) {
+        shared.block_rows[stage] = rows;
+        shared.block_is_last[stage] = last ? 1 : 0;
+      }
+      fence_for_tensor_cores();
+      barrier_arrive(shared_address(&shared.rows_full[stage]));
     }
   }
 }
 
-/// Starts the copy of a query's heads; the consumers' threads.
+// ---- scores -------------------------------------------------------------------------------------------------
+
+/// Starts the copy of a query's heads, this block's channels of them; the scores' threads.
 __device__ __forceinline__ void fetch_query(const SparseAttentionParams& p, Shared& shared,
-                                            int64_t query) {
-  const Bf16* q = p.q + query * kHeads * kDim;
-  for (int i = threadIdx.x; i < kHeads * kDim / 8; i += kConsumers) {
-    const int head = i / (kDim / 8), piece = i % (kDim / 8);
-    copy_async(shared_address(shared.q) + piece / 8 * kTileBytes + swizzled(head, piece % 8),
-               q + i * 8, true);
+                                            int64_t query, int rank) {
+  constexpr uint32_t kPieces = kOwnDim / 8, kHeadsAtOnce = kGroupThreads / kPieces;
+  const uint32_t first = threadIdx.x / kPieces, piece = threadIdx.x % kPieces;
+  const Bf16* from = p.q + query * kHeads * kDim + rank * kOwnDim + first * kDim + piece * 8;
+  const uint32_t tile = shared_address(shared.q) + piece / 8 * kTileBytes;
+#pragma unroll
+  for (uint32_t head = 0; head < kHeads; head += kHeadsAtOnce) {
+    copy_async(tile + swizzled(first + head, piece % 8), from + head * kDim, true);
   }
   copy_async_commit();
 }
 
-/// The query's last 64 channels, a tile of their own, turned in place; the consumers' threads. `rotations` turn back.
-__device__ __forceinline__ void rotate_query(Shared& shared, const float2* rotations) {
-  uint8_t* tile = shared.q + 7 * kTileBytes;
-  for (int i = threadIdx.x; i < kHeads * kPairs; i += kConsumers) {
-    const int head = i / kPairs, pair = i % kPairs;
-    auto* word = reinterpret_cast<uint32_t*>(tile + swizzled(head, pair / 4) + pair % 4 * 4);
-    const float2 back = rotations[pair];
-    const float2 turned = rotate(low_half(*word), high_half(*word), make_float2(back.x, -back.y));
-    *word = pack_bf16(turned.x, turned.y);
+/// The query as operand a of 16 steps. `rotations` turn back; null: it is turned already.
+__device__ __forceinline__ void take_query(const Shared& shared, const float2* rotations,
+                                           uint32_t (&q)[16][4]) {
+  const uint32_t lane = threadIdx.x % kWarp, row = threadIdx.x / kWarp * 16 + lane % 16;
+#pragma unroll
+  for (int step = 0; step < 16; ++step) {
+    const uint32_t from =
+        shared_address(shared.q) + step / 4 * kTileBytes + swizzled(row, step % 4 * 2 + lane / 16);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(q[step][0]), "=r"(q[step][1]), "=r"(q[step][2]), "=r"(q[step][3])
+                 : "r"(from)
+                 : "memory");
   }
-}
-
-/// o * factor to memory, rotated back; through shared memory, so that rows leave in whole lines.
-__device__ __forceinline__ void write_output(const SparseAttentionParams& p, Shared& shared,
-                                             int group, const float (&o)[2][64],
-                                             const float (&factor)[2], const float2* rotations,
-                                             Bf16* o_row) {
-  const int part = static_cast<int>(threadIdx.x) % kGroupThreads / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  uint8_t* staged = reinterpret_cast<uint8_t*>(shared.scores[group]);
-  const bool rotate_back = p.inv_freq != nullptr && group == 1;
-  // The other warpgroup has read this one's scores.
-  sync_consumers();
+  if (rotations == nullptr) return;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (half == 1) sync_warps(3 + group, kGroupThreads);
+  for (int step = 12; step < 16; ++step) {
 #pragma unroll
-    for (int j = 0; j < 16; ++j) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        uint32_t word =
-            pack_bf16(o[half][4 * j + 2 * i] * factor[i], o[half][4 * j + 2 * i + 1] * factor[i]);
-        if (half == 1 && j >= 8 && rotate_back) {
-          const float2 turned =
-              rotate(low_half(word), high_half(word), rotations[4 * (j - 8) + lane % 4]);
-          word = pack_bf16(turned.x, turned.y);
-        }
-        const int head = 16 * part + lane / 4 + 8 * i;
-        *reinterpret_cast<uint32_t*>(staged + j / 8 * kTileBytes + swizzled(head, j % 8) +
-                                     lane % 4 * 4) = word;
-      }
-    }
-    sync_warps(3 + group, kGroupThreads);
-    for (int i = threadIdx.x % kGroupThreads; i < kHeads * 16; i += kGroupThreads) {
-      const int head = i / 16, piece = i % 16;
-      store8(o_row + head * kDim + group * kHalfDim + half * 128 + piece * 8,
-             *reinterpret_cast<const uint4*>(staged + piece / 8 * kTileBytes +
-                                             swizzled(head, piece % 8)));
+    for (int i = 0; i < 4; ++i) {
+      const float2 back = rotations[8 * (step - 12) + lane % 4 + i / 2 * 4];
+      const float2 turned =
+          rotate(low_half(q[step][i]), high_half(q[step][i]), make_float2(back.x, -back.y));
+      q[step][i] = pack_bf16(turned.x, turned.y);
     }
   }
 }
 
-__device__ __forceinline__ void consume(const SparseAttentionParams& p, Shared& shared) {
-  const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
-  const int part = static_cast<int>(threadIdx.x) % kGroupThreads / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const uint32_t own_q = shared_address(shared.q) + group * kHalfBytes;
+__device__ __forceinline__ void score(const SparseAttentionParams& p, Shared& shared, int rank) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int part = thread / kWarp, lane = thread % kWarp;
   const float scale = p.scale * (kValueScale * kLog2e);
-  Turn turn;
-  const auto release = [&](int buffer) {
-    if (lane == 0) barrier_arrive(shared_address(&shared.empty[buffer]));
+  const uint32_t others_scores =
+      remote_address(shared_address(&shared.scores[0][0][thread]), static_cast<uint32_t>(1 - rank));
+  const uint32_t others_barriers =
+      remote_address(shared_address(&shared.scores_full[0]), static_cast<uint32_t>(1 - rank));
+  const float sink[2] = {p.sink[16 * part + lane / 4] * kLog2e,
+                         p.sink[16 * part + lane / 4 + 8] * kLog2e};
+  Turn<kStages> rows;  // of the block whose scores are under way
+  Turn<2> turn;        // of the block whose softmax is next
+  uint32_t q[16][4];
+  const auto start = [&](float(&s)[32]) {
+    const uint32_t at = __shfl_sync(kAllLanes, shared_address(shared.rows[rows.place()]), 0);
+    wgmma_fence();
+    wgmma_scores<kTileBytes>(s, q, tile_descriptor(at));
+    wgmma_commit();
   };
-  int parity = 0;
-  fetch_query(p, shared, blockIdx.x);
-  for (int64_t query = blockIdx.x; query < p.rows; query += gridDim.x, parity ^= 1) {
-    if (p.inv_freq != nullptr && threadIdx.x < kPairs) {
-      shared.rotations[parity][threadIdx.x] =
-          rotation(p.positions[query], p.inv_freq[threadIdx.x], true);
+  // The other block's buffer is free: its scores of the block before have come, so it has read those of two before.
+  const auto finish = [&](float(&s)[32], int place) {
+    wgmma_wait<0>();
+    settle(s);
+    if (thread == 0) {
+      barrier_arrive_expecting(shared_address(&shared.scores_full[place]),
+                               static_cast<int>(sizeof(shared.scores[0])));
     }
-    copy_async_wait<0>();
-    if (p.rotate_q) {
-      sync_consumers();
-      rotate_query(shared, shared.rotations[parity]);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      store_remote(others_scores + (place * 8 + i) * kGroupThreads * 16,
+                   make_float4(s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]),
+                   others_barriers + place * 8);
     }
-    fence_for_tensor_cores();
-    sync_consumers();
-    Bf16* o_row = p.o + query * kHeads * kDim;
+  };
+  const auto wait_for_rows = [&] {
+    barrier_wait(shared_address(&shared.rows_full[rows.place()]), rows.phase());
+  };
+  // The same in all lanes, and the compiler is to know it: it would have wgmma run one by one.
+  const auto block_rows = [&] {
+    return __shfl_sync(kAllLanes, shared.block_rows[rows.place()], 0);
+  };
+  const auto block_is_last = [&] {
+    return __shfl_sync(kAllLanes, shared.block_is_last[rows.place()], 0) != 0;
+  };
+  const auto tell_values = [&] {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared_address(&shared.weights_full[turn.place()]));
+    ++turn.number;
+  };
 
-    // The block in hand.
-    int buffer = 0, rows_left = 0;
-    bool last = false;
-    const auto take_block = [&] {
-      buffer = turn.buffer();
-      barrier_wait(shared_address(&shared.full[buffer]), turn.phase());
-      ++turn.number;
-      rows_left = shared.block_rows[buffer];
-      last = shared.block_is_last[buffer] != 0;
-    };
-    const auto fetch_next_query = [&] {
-      if (query + gridDim.x < p.rows) fetch_query(p, shared, query + gridDim.x);
-    };
-    take_block();
-    if (rows_left == 0) {
-      release(buffer);
-      fetch_next_query();
-      for (int i = threadIdx.x; i < kHeads * kDim / 8; i += kConsumers) {
-        store8(o_row + i * 8, make_uint4(0, 0, 0, 0));
-      }
+  int slot = 0;
+  if (static_cast<int64_t>(blockIdx.x) < p.rows) fetch_query(p, shared, blockIdx.x, rank);
+  for (int64_t query = blockIdx.x; query < p.rows; query += gridDim.x) {
+    copy_async_wait<0>();
+    wait_for_rows();
+    sync_warps(1, kGroupThreads);
+    take_query(shared, p.rotate_q && rank == kCluster - 1 ? shared.rotations[slot] : nullptr, q);
+    slot = (slot + 1) % Shared::kRotations;
+    sync_warps(1, kGroupThreads);
+    if (query + gridDim.x < p.rows) fetch_query(p, shared, query + gridDim.x, rank);
+
+    int count = block_rows();
+    bool last = block_is_last();
+    if (count == 0) {
+      turn.wait_until_empty(shared.weights_empty);
+      // The other block may not fall two behind: it says that it has come here, too.
+      if (thread == 0) barrier_arrive_remote(others_barriers + turn.place() * 8);
+      barrier_wait(shared_address(&shared.scores_full[turn.place()]), turn.phase());
+      tell_values();
+      ++rows.number;
       continue;
     }
+    Softmax softmax{scale};
+    const auto turn_scores = [&](float(&s)[32]) {
+      barrier_wait(shared_address(&shared.scores_full[turn.place()]), turn.phase());
+      // All of them on their way before the first is used.
+      uint4 other[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        other[i] = load_shared<uint4>(shared_address(&shared.scores[turn.place()][i][thread]));
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        s[4 * i] += __uint_as_float(other[i].x);
+        s[4 * i + 1] += __uint_as_float(other[i].y);
+        s[4 * i + 2] += __uint_as_float(other[i].z);
+        s[4 * i + 3] += __uint_as_float(other[i].w);
+      }
+      uint32_t weights[4][4];
+      softmax.step(s, count, weights);
+      turn.wait_until_empty(shared.weights_empty);
+      Weights& to = shared.weights[turn.place()];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        to.fragments[i][thread] =
+            make_uint4(weights[i][0], weights[i][1], weights[i][2], weights[i][3]);
+      }
+      to.alpha[thread] = make_float2(softmax.alpha[0], softmax.alpha[1]);
+    };
+    // Softmax of `now`, whose block is `turn`, while `later` is computed.
+    const auto step = [&](float(&now)[32], float(&later)[32]) {
+      ++rows.number;
+      wait_for_rows();
+      start(later);
+      turn_scores(now);
+      tell_values();
+      count = block_rows();
+      last = block_is_last();
+      finish(later, turn.place());
+    };
+    const auto end = [&](float(&now)[32]) {
+      turn_scores(now);
+      shared.weights[turn.place()].factor[thread] = softmax.factor(sink);
+      tell_values();
+      ++rows.number;
+    };
+    float even[32], odd[32];
+    start(even);
+    finish(even, turn.place());
+    for (;;) {
+      if (last) {
+        end(even);
+        break;
+      }
+      step(even, odd);
+      if (last) {
+        end(odd);
+        break;
+      }
+      step(odd, even);
+    }
+  }
+}
 
+// ---- values -------------------------------------------------------------------------------------------------
+
+/// Word i of lane j of four neighbours to word j of lane i.
+__device__ __forceinline__ void transpose_quad(uint32_t (&w)[4]) {
+  const bool odd = (threadIdx.x & 1) != 0, upper = (threadIdx.x & 2) != 0;
+#pragma unroll
+  for (int k = 0; k < 4; k += 2) {
+    const uint32_t got = __shfl_xor_sync(kAllLanes, odd ? w[k] : w[k + 1], 1);
+    w[k] = odd ? got : w[k];
+    w[k + 1] = odd ? w[k + 1] : got;
+  }
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const uint32_t got = __shfl_xor_sync(kAllLanes, upper ? w[k] : w[k + 2], 2);
+    w[k] = upper ? got : w[k];
+    w[k + 2] = upper ? w[k + 2] : got;
+  }
+}
+
+/// o * factor to memory; the last 64 channels turned back where `rotations` is not null.
+__device__ __forceinline__ void write_output(const float (&o)[2][64], float2 factor,
+                                             const float2* rotations, Bf16* to) {
+  const int part = static_cast<int>(threadIdx.x) % kGroupThreads / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float f = i == 0 ? factor.x : factor.y;
+      Bf16* row = to + (16 * part + lane / 4 + 8 * i) * kDim + half * 128 + lane % 4 * 8;
+#pragma unroll
+      for (int m = 0; m < 4; ++m) {
+        uint32_t words[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const int j = 4 * m + k;
+          words[k] = pack_bf16(o[half][4 * j + 2 * i] * f, o[half][4 * j + 2 * i + 1] * f);
+          if (half == 1 && j >= 8 && rotations != nullptr) {
+            const float2 turned =
+                rotate(low_half(words[k]), high_half(words[k]), rotations[4 * (j - 8) + lane % 4]);
+            words[k] = pack_bf16(turned.x, turned.y);
+          }
+        }
+        transpose_quad(words);
+        store8(row + 32 * m, make_uint4(words[0], words[1], words[2], words[3]));
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ void add_values(const SparseAttentionParams& p, Shared& shared,
+                                           int rank) {
+  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
+  const int lane = thread % kWarp;
+  Turn<kStages> rows;
+  Turn<2> turn;
+  int slot = 0;
+  for (int64_t query = blockIdx.x; query < p.rows; query += gridDim.x) {
     float o[2][64];
 #pragma unroll
     for (int i = 0; i < 64; ++i) o[0][i] = o[1][i] = 0;
-    Softmax softmax;
-    for (;;) {
-      const uint32_t rows = shared_address(shared.rows[buffer]) + group * kHalfBytes;
-      float s[32];
-      wgmma_fence();
-      wgmma_scores<kTileBytes>(s, tile_descriptor(own_q), tile_descriptor(rows));
-      wgmma_commit();
-      wgmma_wait<0>();
-      settle(s);
-      exchange(shared, group, s);
-      // Both warpgroups are through with the query: exchange() has met them.
-      if (last) fetch_next_query();
-      uint32_t weights[4][4];
-      softmax.step(s, rows_left, scale, weights);
-      if (__any_sync(kAllLanes, softmax.alpha[0] != 1.0f || softmax.alpha[1] != 1.0f)) {
-        rescale(o[0], softmax.alpha);
-        rescale(o[1], softmax.alpha);
+    float2 factor = make_float2(0, 0);
+    for (bool last = false; !last; ++rows.number, ++turn.number) {
+      barrier_wait(shared_address(&shared.weights_full[turn.place()]), turn.phase());
+      barrier_wait(shared_address(&shared.rows_full[rows.place()]), rows.phase());
+      last = __shfl_sync(kAllLanes, shared.block_is_last[rows.place()], 0) != 0;
+      if (__shfl_sync(kAllLanes, shared.block_rows[rows.place()], 0) != 0) {
+        const Weights& from = shared.weights[turn.place()];
+        uint32_t weights[4][4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const uint4 v = from.fragments[i][thread];
+          weights[i][0] = v.x;
+          weights[i][1] = v.y;
+          weights[i][2] = v.z;
+          weights[i][3] = v.w;
+        }
+        const float2 alpha = from.alpha[thread];
+        if (last) factor = from.factor[thread];
+        if (__any_sync(kAllLanes, alpha.x != 1.0f || alpha.y != 1.0f)) {
+#pragma unroll
+          for (int i = 0; i < 64; ++i) {
+            o[0][i] *= i % 4 < 2 ? alpha.x : alpha.y;
+            o[1][i] *= i % 4 < 2 ? alpha.x : alpha.y;
+          }
+        }
+        wgmma_fence();
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint64_t b = value_descriptor(
+              shared_address(shared.rows[rows.place()]) + 2 * half * kTileBytes, kTileBytes);
+#pragma unroll
+          for (int t = 0; t < 4; ++t) wgmma_values(o[half], weights[t], b + value_step(t));
+        }
+        wgmma_commit();
+        wgmma_wait<0>();
+        settle(o[0]);
+        settle(o[1]);
       }
-      wgmma_fence();
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint64_t b = value_descriptor(rows + 2 * half * kTileBytes, kTileBytes);
-#pragma unroll
-        for (int t = 0; t < 4; ++t) wgmma_values(o[half], weights[t], b + value_step(t));
+      __syncwarp();
+      if (lane == 0) {
+        barrier_arrive(shared_address(&shared.weights_empty[turn.place()]));
+        barrier_arrive(shared_address(&shared.rows_empty[rows.place()]));
       }
-      wgmma_commit();
-      // Left under way into the next turn of the loop, it would make the compiler wait at every
-      // instruction.
-      wgmma_wait<0>();
-      settle(o[0]);
-      settle(o[1]);
-      release(buffer);
-      if (last) break;
-      take_block();
     }
-    float factor[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float total = softmax.total[i];
-      total += __shfl_xor_sync(kAllLanes, total, 1);
-      total += __shfl_xor_sync(kAllLanes, total, 2);
-      const float sink = p.sink[16 * part + lane / 4 + 8 * i];
-      factor[i] = kValueScale / (total + exp2_fast(fmaf(sink, kLog2e, -softmax.maximum[i])));
-    }
-    write_output(p, shared, group, o, factor, shared.rotations[parity], o_row);
+    const bool turns = p.inv_freq != nullptr && rank == kCluster - 1;
+    write_output(o, factor, turns ? shared.rotations[slot] : nullptr,
+                 p.o + query * kHeads * kDim + rank * kOwnDim);
+    slot = (slot + 1) % Shared::kRotations;
   }
 }
 
+/// Grid: (queries at a time, 1, the two blocks of a cluster).
 __global__ void __launch_bounds__(kThreads, 1)
     sparse_tiles_kernel(const __grid_constant__ SparseAttentionParams p) {
 #if CEDAR_HOPPER_CODE
   extern __shared__ __align__(1024) uint8_t storage[];
   Shared& shared = *reinterpret_cast<Shared*>(storage);
+  const int rank = static_cast<int>(cluster_rank());
+  let_next_launch_start();
   if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(shared_address(&shared.rows_full[i]), kDecoders);
+      barrier_init(shared_address(&shared.rows_empty[i]), kGroupWarps);
+    }
     for (int i = 0; i < 2; ++i) {
-      barrier_init(shared_address(&shared.full[i]), kProducers);
-      barrier_init(shared_address(&shared.empty[i]), kConsumers / kWarp);
+      barrier_init(shared_address(&shared.packed_full[i]), kGroupThreads + 1);
+      barrier_init(shared_address(&shared.packed_empty[i]), kDecoderWarps);
+      barrier_init(shared_address(&shared.scores_full[i]), 1);
+      barrier_init(shared_address(&shared.weights_full[i]), kGroupWarps);
+      barrier_init(shared_address(&shared.weights_empty[i]), kGroupWarps);
     }
     barrier_init_done();
   }
-  __syncthreads();
-  if (threadIdx.x >= kConsumers) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
-    produce(p, shared);
+  __syncwarp();
+  cluster_barrier();
+  wait_for_launch_before();
+  // The same in all lanes, and the compiler is to know it: uniform registers hold what wgmma reads then.
+  const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+  if (group == 0) {
+    take_registers<kScoreRegisters>();
+    score(p, shared, rank);
+  } else if (group == 1) {
+    take_registers<kValueRegisters>();
+    add_values(p, shared, rank);
+  } else if (group < 4) {
+    give_registers<kDecoderRegisters>();
+    decode(p, shared, rank);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
-    consume(p, shared);
+    give_registers<kFetchRegisters>();
+    fetch(p, shared, rank);
   }
+  // Nothing more comes from the other block.
+  __syncwarp();
+  cluster_barrier();
 #endif
 }
 
@@ -456,10 +580,10 @@ bool fits_tiles(const SparseAttentionParams& p) {
 }
 
 Status sparse_attention_tiles(KernelContext& ctx, const SparseAttentionParams& p) {
-  CEDAR_CHECK_OK(allow_shared("sparse_attention", sparse_tiles_kernel, sizeof(Shared)));
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(p.rows, multiprocessors()));
-  sparse_tiles_kernel<<<blocks, kThreads, sizeof(Shared), stream_of(ctx)>>>(p);
-  return launched("sparse_attention");
+  const int64_t clusters = std::min<int64_t>(p.rows, multiprocessors() / kCluster);
+  const dim3 grid(static_cast<unsigned>(clusters), 1, kCluster);
+  return launch_clusters("sparse_attention", sparse_tiles_kernel, grid, kCluster, kThreads,
+                         sizeof(Shared), stream_of(ctx), Start::early, p);
 }
 
 }  // namespace cedar::kernels::cuda
