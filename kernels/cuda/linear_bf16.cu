@@ -17,7 +17,8 @@ struct Args {
   CUtensorMap weight, x;
   LinearOutput out;
   int rows, outputs, inputs;
-  int parts;          // of the inputs, see input_parts()
+  int parts;   // of the inputs, see input_parts()
+  bool early;  // the launch starts early; otherwise weights that come first would only delay x
   int group_outputs;  // outputs that read the same inputs
 };
 
@@ -111,7 +112,11 @@ __global__ void __launch_bounds__(FewRows<kColumns>::kThreads)
   float sums[kColumns / 2] = {};
   if (threadIdx.x >= P::kConsumers) {
     if (threadIdx.x == P::kConsumers) {
-      P::template produce<true>(a, ring, first_output, first_row, first, last);
+      if (a.early) {
+        P::template produce<true>(a, ring, first_output, first_row, first, last);
+      } else {
+        P::template produce<false>(a, ring, first_output, first_row, first, last);
+      }
     }
     __syncwarp();
   } else {
@@ -196,9 +201,10 @@ Status few(cudaStream_t stream, Args& a, const Operands& o) {
   const dim3 grid(static_cast<unsigned>(ceil_div(a.outputs, P::kOutputs)),
                   static_cast<unsigned>(ceil_div(a.rows, kColumns)),
                   static_cast<unsigned>(a.parts));
+  const Start start = start_of(grid, kSharedBytesOfAll / P::Ring::kSharedBytes);
+  a.early = start == Start::early;
   return launch_clusters("linear", multiply_few<kColumns>, grid, a.parts,
-                         FewRows<kColumns>::kThreads, P::Ring::kSharedBytes, stream,
-                         start_of(grid, kSharedBytesOfAll / P::Ring::kSharedBytes), a);
+                         FewRows<kColumns>::kThreads, P::Ring::kSharedBytes, stream, start, a);
 }
 
 Status many(cudaStream_t stream, Args& a, const Operands& o) {

@@ -22,7 +22,8 @@ struct Args {
   };
   Part parts_of_y[2];
   int rows, inputs, tiles;
-  int parts;  // of the inputs, see input_parts()
+  int parts;   // of the inputs, see input_parts()
+  bool early;  // the launch starts early; otherwise weights that come first would only delay x
 };
 
 __device__ __forceinline__ const Args::Part& part_of(const Args& a, int tile) {
@@ -85,7 +86,11 @@ __global__ void __launch_bounds__(FewRows<kFp4, kColumns>::kThreads,
   typename Product::Sums sums = {};
   if (threadIdx.x >= Config::kConsumers) {
     if (threadIdx.x == Config::kConsumers) {
-      produce<Product, kFp4, LaunchBefore>(a, ring, first_tile, first_row, first, last);
+      if (a.early) {
+        produce<Product, kFp4, LaunchBefore>(a, ring, first_tile, first_row, first, last);
+      } else {
+        produce<Product, kFp4, XIsThere>(a, ring, first_tile, first_row, first, last);
+      }
     }
     __syncwarp();
   } else {
@@ -186,8 +191,10 @@ Status few(cudaStream_t stream, Args& a, const Bf16* x) {
   const dim3 grid(static_cast<unsigned>(ceil_div(a.tiles, Config::kWarpgroups)),
                   static_cast<unsigned>(ceil_div(a.rows, kColumns)),
                   static_cast<unsigned>(a.parts));
+  const Start start = start_of(grid, Config::kResident);
+  a.early = start == Start::early;
   return launch_clusters("linear", multiply_few<kFp4, kColumns>, grid, a.parts, Config::kThreads,
-                         Config::Ring::kSharedBytes, stream, start_of(grid, Config::kResident), a);
+                         Config::Ring::kSharedBytes, stream, start, a);
 }
 
 template <bool kFp4, int kTiles, bool kInParts>
