@@ -101,12 +101,13 @@ class ClusterChecker : public SettingsChecker {
     table("node[" + std::to_string(index) + "]");
     const std::string_view name = node.name;
     if (!is_good_name(is_pattern(node.name) ? name.substr(0, name.size() - 1) : name)) {
-      complain("name", "must be 1 to 64 letters, digits, '-', '_' or '.', and may end in '*', got " +
-                           toml_string(node.name));
+      complain("name",
+               "must be 1 to 64 letters, digits, '-', '_' or '.', and may end in '*', got " +
+                   toml_string(node.name));
     }
     if (is_pattern(node.name) && node.has("gateway")) {
-      complain("name", "of a gateway must be known to the other nodes, got " +
-                           toml_string(node.name));
+      complain("name",
+               "of a gateway must be known to the other nodes, got " + toml_string(node.name));
     }
     if (!names_.emplace(node.name, index).second) {
       complain("name", "must be unique, got " + toml_string(node.name) + " a second time");
@@ -208,7 +209,8 @@ class ClusterChecker : public SettingsChecker {
       return complain(key, "may have a '*' where node.name ends in one, got " + toml_string(text));
     }
     // Nodes of a pattern have hosts of their own.
-    if (address->port != 0 && !is_pattern(node.name)) claim(node, key, address->host + ':' + std::to_string(address->port));
+    if (address->port != 0 && !is_pattern(node.name))
+      claim(node, key, address->host + ':' + std::to_string(address->port));
     if (!is_loopback(address->host) && config_.cluster.secret_file.empty()) {
       complain(key, "is " + toml_string(text) +
                         ": a cluster over a network needs cluster.secret_file, which is \"\"");
@@ -255,7 +257,8 @@ std::optional<NodeSettings> ClusterConfig::node(std::string_view name) const {
   if (best == nullptr) return std::nullopt;
   NodeSettings node = *best;
   const std::string star(name.substr(best->name.size() - 1));
-  if (const size_t at = node.data.find('*'); at != std::string::npos) node.data.replace(at, 1, star);
+  if (const size_t at = node.data.find('*'); at != std::string::npos)
+    node.data.replace(at, 1, star);
   node.name = name;
   return node;
 }

@@ -48,12 +48,15 @@ void visit_cluster_settings(Config& c, Visitor& v) {
 template <class Node, class Visitor>
 void visit_node_settings(Node& n, Visitor& v) {
   constexpr int64_t kMany = std::numeric_limits<int32_t>::max();
-  v.text("name", n.name, "letters, digits, '-', '_' and '.'; unique. With '*' at its end: a pattern for any number of nodes");
+  v.text("name", n.name,
+         "letters, digits, '-', '_' and '.'; unique. With '*' at its end: a pattern for any number "
+         "of nodes");
   v.choices("roles", n.roles, {"gateway", "encoder", "decoder", "engram", "indexer", "cache"},
             "what the node does");
   v.text("control", n.control, "host:port where a gateway waits for nodes; others need none");
   v.text("data", n.data,
-         "host:port where other nodes reach all roles but gateway; port 0: any free one. In a pattern, "
+         "host:port where other nodes reach all roles but gateway; port 0: any free one. In a "
+         "pattern, "
          "'*' is what stands for the name's star");
   v.texts("gateways", n.gateways, "names of the gateways to register with; empty: all");
   v.text(

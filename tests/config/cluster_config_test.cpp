@@ -246,9 +246,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{node("name = \"x\"\nroles = [\"cache\"]\ndata = \"127.0.0.1:0\"\npipeline = \"q\"\n"
                      "layers = \"0-3\""),
                 "node x.pipeline needs the role encoder"},
-        BadCase{node("name = \"x*\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:0\"\npipeline = \"q\"\n"
-                     "layers = \"0-3\""),
-                "node x*.pipeline needs a node for each part of its layers, not a pattern"}));
+        BadCase{
+            node("name = \"x*\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:0\"\npipeline = \"q\"\n"
+                 "layers = \"0-3\""),
+            "node x*.pipeline needs a node for each part of its layers, not a pattern"}));
 
 TEST(ClusterConfig, PathsAreRelativeToTheFile) {
   const test::TempDirectory directory;

@@ -20,8 +20,8 @@ class NodePageTest : public testing::Test {
   std::unique_ptr<NodePage> page_;
 
   void SetUp() override {
-    auto page = NodePage::start(options_, {[this] { return ready_.load(); },
-                                           [] { return "# TYPE a gauge\na 1\n"; }});
+    auto page = NodePage::start(
+        options_, {[this] { return ready_.load(); }, [] { return "# TYPE a gauge\na 1\n"; }});
     ASSERT_TRUE(page.has_value()) << page.error().message();
     page_ = std::move(*page);
   }
@@ -44,7 +44,8 @@ TEST_F(NodePageTest, RefusesWhatItDoesNotTake) {
   EXPECT_EQ(post->status, 405);
   EXPECT_EQ(post->headers.at("allow"), "GET, HEAD");
   for (const std::string& bytes :
-       {std::string("no http at all\r\n\r\n"), std::string("GET / HTTP/1.1\r\nA: ") + std::string(20000, 'a')}) {
+       {std::string("no http at all\r\n\r\n"),
+        std::string("GET / HTTP/1.1\r\nA: ") + std::string(20000, 'a')}) {
     test::Socket socket(page_->port());
     socket.send(bytes);
     EXPECT_TRUE(socket.closed_by_peer(std::chrono::seconds(30)));

@@ -157,6 +157,8 @@ TEST_P(KvTransfer, AnswersAreOneEngines) {
       // Blocks go as they get ready, the state when the prompt is read.
       for (int64_t& at = sent[event.id.value]; at < event.blocks_ready; ++at) {
         const auto block = wire.carry((*encoder)->block(event.id, at));
+        const auto read = (*encoder)->block(event.id, at);
+        ASSERT_TRUE(std::equal(block.begin(), block.end(), read.begin(), read.end()));
         const Status imported = (*decoder)->import_block(event.id, at, block);
         ASSERT_TRUE(imported.has_value()) << imported.error().message();
       }
