@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "actors/engram_counts.h"
 #include "core/ids.h"
 #include "core/result.h"
 #include "engine/decode_engine.h"
@@ -73,6 +74,7 @@ struct Stats {
   int64_t decoder_sequences = 0;
   int64_t decoder_free_blocks = 0;
   int64_t decoder_total_blocks = 0;
+  EngramCounts engram;  // of stages that take rows from services
   int64_t live_actors = 0;
 };
 

@@ -33,6 +33,7 @@ struct ClusterNode::Impl {
   std::unique_ptr<transport::Transport> transport;
   DataPlane plane;
   std::vector<std::unique_ptr<NodeService>> services;
+  std::shared_ptr<RemoteEngram> remote_engram;
   std::shared_ptr<ExportMemory> memory;
   std::shared_ptr<IndexSpread> index;  // with stages whose index keys may be spread
   std::shared_ptr<void> indexers;      // its view of the directory
@@ -51,7 +52,7 @@ struct ClusterNode::Impl {
   Status start(const std::shared_ptr<const engine::LoadedModel>& model);
   Status open_data_plane();
   std::shared_ptr<engine::EngramSource> engram_source(
-      const std::shared_ptr<const engine::LoadedModel>& model) const;
+      const std::shared_ptr<const engine::LoadedModel>& model);
   void start_system();
   Status open_door();
   MembershipActor join(const ClusterNodeOptions::Gateway& gateway);
@@ -158,18 +159,21 @@ Status ClusterNode::Impl::open_data_plane() {
   return {};
 }
 
-/// Services, or the tables of the checkpoint.
+/// Services, or the tables of the checkpoint. All stages of a node share one source: its cache, and its counters.
 std::shared_ptr<engine::EngramSource> ClusterNode::Impl::engram_source(
-    const std::shared_ptr<const engine::LoadedModel>& loaded) const {
+    const std::shared_ptr<const engine::LoadedModel>& loaded) {
   const engine::LoadedModel& model = *loaded;
   if (!options.engram || model.engram.layers.empty()) return engine::local_engram_source(loaded);
+  if (remote_engram) return remote_engram;
   const int64_t row_bytes = model.config.engram_head_dim + model.config.engram_head_dim / 32;
   RemoteEngramOptions engram = *options.engram;
+  engram.board = stage_board;
   // Of the chunk that is computed, of the next one, and of prompts that came and went.
   const int64_t chunk_rows = options.system.engine.prefill_chunk_tokens * model.engram.columns *
                              static_cast<int64_t>(model.engram.layers.size());
   engram.ahead_bytes = std::max(engram.ahead_bytes, 4 * chunk_rows * row_bytes);
-  return std::make_shared<RemoteEngram>(plane, model.engram, row_bytes, engram);
+  remote_engram = std::make_shared<RemoteEngram>(plane, model.engram, row_bytes, engram);
+  return remote_engram;
 }
 
 void ClusterNode::Impl::start_system() {

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "actors/engram_counts.h"
+
 namespace cedar::actors {
 
 struct LoadBoard {
@@ -20,6 +22,23 @@ struct LoadBoard {
   std::atomic<int64_t> decoder_free_blocks{0};
   std::atomic<int64_t> decoder_total_blocks{0};
   std::atomic<int64_t> decoder_staging_slots{0};  // being written to, or not known to be finished
+  // the source of Engram rows of both stages; at a gateway the router, over all stages
+  std::atomic<int64_t> engram_hits{0};
+  std::atomic<int64_t> engram_ahead{0};
+  std::atomic<int64_t> engram_late{0};
+  std::atomic<int64_t> engram_misses{0};
+  std::atomic<int64_t> engram_failed_fetches{0};
+
+  EngramCounts engram() const {
+    return {engram_hits, engram_ahead, engram_late, engram_misses, engram_failed_fetches};
+  }
+  void set_engram(const EngramCounts& counts) {
+    engram_hits = counts.hits;
+    engram_ahead = counts.ahead;
+    engram_late = counts.late;
+    engram_misses = counts.misses;
+    engram_failed_fetches = counts.failed_fetches;
+  }
 };
 
 }  // namespace cedar::actors

@@ -25,7 +25,8 @@ void end_stage(Handle& stage) {
 
 NodeLoad load_of(const LoadBoard& board) {
   return {board.encoder_requests,  board.encoder_queued_tokens, board.encoder_free_blocks,
-          board.decoder_sequences, board.decoder_free_blocks,   board.decoder_total_blocks};
+          board.decoder_sequences, board.decoder_free_blocks,   board.decoder_total_blocks,
+          board.engram()};
 }
 
 LocalStages::LocalStages(caf::actor_config& config, LocalStagesOptions options,

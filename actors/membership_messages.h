@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/engram_counts.h"
 #include "actors/messages.h"
 #include "actors/services.h"
 #include "core/ids.h"
@@ -29,7 +30,7 @@ class actor_system_config;
 namespace cedar::actors {
 
 /// Of the messages between nodes, stage messages included. Raise it when any of them changes.
-inline constexpr uint32_t kControlProtocol = 2;
+inline constexpr uint32_t kControlProtocol = 3;
 
 /// What one stage can hold; from the engine's options and pool.
 struct StageCapacity {
@@ -88,6 +89,7 @@ struct NodeLoad {
   int64_t decoder_sequences = 0;
   int64_t decoder_free_blocks = 0;
   int64_t decoder_total_blocks = 0;
+  EngramCounts engram;
 };
 struct Heartbeat {
   std::string node;
@@ -186,10 +188,15 @@ typename I::result_type inspect(I& f, Welcome& x) {
   return f(caf::meta::type_name("Welcome"), x.gateway, x.directory);
 }
 template <class I>
+typename I::result_type inspect(I& f, EngramCounts& x) {
+  return f(caf::meta::type_name("EngramCounts"), x.hits, x.ahead, x.late, x.misses,
+           x.failed_fetches);
+}
+template <class I>
 typename I::result_type inspect(I& f, NodeLoad& x) {
   return f(caf::meta::type_name("NodeLoad"), x.encoder_requests, x.encoder_queued_tokens,
            x.encoder_free_blocks, x.decoder_sequences, x.decoder_free_blocks,
-           x.decoder_total_blocks);
+           x.decoder_total_blocks, x.engram);
 }
 template <class I>
 typename I::result_type inspect(I& f, Heartbeat& x) {

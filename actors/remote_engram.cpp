@@ -117,6 +117,9 @@ class RemoteEngram::Impl : public std::enable_shared_from_this<RemoteEngram::Imp
                                      TimePoint deadline, bool ahead, std::string& nobody);
   bool make_room_ahead(int64_t bytes, TimePoint now);
   void give_up(const BatchPtr& batch);
+  void publish() const {
+    if (options_.board) options_.board->set_engram(stats_);
+  }
   void drop_ahead(const BatchPtr& batch);
   int64_t bytes_of(const Batch& batch) const {
     return static_cast<int64_t>(batch.rows.size()) * row_bytes_;
@@ -174,6 +177,7 @@ Status RemoteEngram::Impl::fetch(LayerId layer, std::span<const int64_t> row_ids
     if (found.missing.empty()) {
       if (!first)
         stats_.wait_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+      publish();
       return {};
     }
     wanted = std::move(found.missing);
@@ -185,7 +189,8 @@ Status RemoteEngram::Impl::fetch(LayerId layer, std::span<const int64_t> row_ids
       last = batch->error;
     }
     if (Clock::now() >= deadline || (failed && !may_pass(last.code))) {
-      ++stats_.fetches_failed;
+      ++stats_.failed_fetches;
+      publish();
       stats_.wait_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
       if (failed && !may_pass(last.code)) return last;
       // What this fetch gives up may still come for others.
@@ -287,7 +292,7 @@ void RemoteEngram::Impl::prefetch(LayerId layer, std::span<const int64_t> row_id
     batches = make_batches(layer, rows, now + options_.timeout, true, nobody);
     for (const BatchPtr& batch : batches) {
       batch->unused = batch->rows.size();
-      stats_.prefetched += batch->rows.size();
+      stats_.prefetched += static_cast<int64_t>(batch->rows.size());
       ahead_bytes_ += bytes_of(*batch);
       ahead_.push_back(batch);
     }
@@ -346,7 +351,7 @@ void RemoteEngram::Impl::give_up(const BatchPtr& batch) {
     if (place != places_.end() && place->second.batch == batch) places_.erase(place);
   }
   if (!batch->ahead) return;
-  stats_.unused += batch->unused;
+  stats_.unused += static_cast<int64_t>(batch->unused);
   drop_ahead(batch);
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "actors/data_plane.h"
+#include "actors/load_board.h"
 #include "engine/engram_source.h"
 #include "model/engram_layout.h"
 
@@ -23,20 +24,16 @@ struct RemoteEngramOptions {
   int64_t cache_bytes = int64_t{64} << 20;
   int64_t ahead_bytes = int64_t{64}
                         << 20;  // rows asked for ahead and not used yet; more are not asked for
+  std::shared_ptr<LoadBoard> board;  // is told of the counters; may be null
 };
 
-/// Counters only grow. Rows are counted once per fetch, however often it names them.
-struct RemoteEngramStats {
-  uint64_t hits = 0;        // found in the cache
-  uint64_t ahead = 0;       // were there because somebody had asked ahead
-  uint64_t late = 0;        // had been asked for ahead, and were not there yet
-  uint64_t misses = 0;      // asked for by the fetch itself
-  uint64_t prefetched = 0;  // asked for ahead
-  uint64_t unused = 0;      // of these, given up before anybody used them
-  uint64_t calls = 0;
-  uint64_t calls_failed = 0;  // another replica was asked, if there was one
-  uint64_t fetches_failed = 0;
-  double wait_seconds = 0;  // that fetches waited
+/// Counters only grow.
+struct RemoteEngramStats : EngramCounts {
+  int64_t prefetched = 0;  // asked for ahead
+  int64_t unused = 0;      // of these, given up before anybody used them
+  int64_t calls = 0;
+  int64_t calls_failed = 0;  // another replica was asked, if there was one
+  double wait_seconds = 0;   // that fetches waited
 };
 
 class RemoteEngram final : public engine::EngramSource {

@@ -47,6 +47,7 @@ Router::behavior_type Router::make_behavior() {
       [this](const NodeJoined& message) { node_joined(message.node); },
       [this](const NodeLeft& message) { node_left(message); },
       [this](const NodeReport& message) {
+        count_engram(message);
         stages_.report(message) ? stages_changed(false) : publish();
       },
   };
@@ -336,6 +337,16 @@ void Router::node_joined(const NodeDescription& node) {
   stages_changed(false);
 }
 
+/// A node that comes back begins at nothing; what its former life counted stays counted.
+void Router::count_engram(const NodeReport& message) {
+  if (!options_.sum_reports) return;
+  auto& [generation, seen] = engram_seen_[message.name];
+  if (generation < message.generation) seen = {};
+  if (generation > message.generation) return;
+  generation = message.generation;
+  engram_ += message.load.engram - std::exchange(seen, message.load.engram);
+}
+
 void Router::node_left(const NodeLeft& message) {
   if (stages_.leave(message.name, message.generation) || message.for_good) {
     stages_changed(message.for_good);
@@ -390,6 +401,7 @@ void Router::publish() {
   board_->decoder_sequences = load.decoder_sequences;
   board_->decoder_free_blocks = load.decoder_free_blocks;
   board_->decoder_total_blocks = load.decoder_total_blocks;
+  board_->set_engram(engram_);
 }
 
 }  // namespace cedar::actors

@@ -98,6 +98,7 @@ class Router final : public RouterActor::extend_with<NodeListener>::base {
   void session_down(std::map<caf::actor_addr, RequestId>::iterator session);
   void node_joined(const NodeDescription& node);
   void node_left(const NodeLeft& message);
+  void count_engram(const NodeReport& message);
   void stages_changed(bool for_good);
   void refuse_what_cannot_fit();
   /// The kind of stage that is missing and will not come soon; null: none is.
@@ -117,6 +118,9 @@ class Router final : public RouterActor::extend_with<NodeListener>::base {
   std::map<RequestId, Running> running_;
   std::map<caf::actor_addr, RequestId> sessions_;
   std::vector<Replacement> replacements_;
+  /// Of each node's latest life: its generation, and what it has counted.
+  std::map<std::string, std::pair<uint64_t, EngramCounts>> engram_seen_;
+  EngramCounts engram_;  // of all
   bool draining_ = false;
 };
 

@@ -51,6 +51,7 @@ Stats ActorClient::stats() const {
   stats.decoder_sequences = board_->decoder_sequences;
   stats.decoder_free_blocks = board_->decoder_free_blocks;
   stats.decoder_total_blocks = board_->decoder_total_blocks;
+  stats.engram = board_->engram();
   stats.live_actors = static_cast<int64_t>(system_.registry().running());
   return stats;
 }

@@ -52,6 +52,9 @@ monitoring::PipelineGauges gauges_of(const actors::Stats& stats) {
   gauges.decoder_sequences = stats.decoder_sequences;
   gauges.decoder_free_blocks = stats.decoder_free_blocks;
   gauges.decoder_total_blocks = stats.decoder_total_blocks;
+  gauges.engram_rows = {stats.engram.hits, stats.engram.ahead, stats.engram.late,
+                        stats.engram.misses};
+  gauges.engram_failed_fetches = stats.engram.failed_fetches;
   gauges.ready = stats.ready;
   return gauges;
 }

@@ -26,6 +26,10 @@ constexpr MetricRow kTable[] = {
     {"cedar_decoder_sequences", gauge, "Sequences being written", ""},
     {"cedar_decoder_free_kv_blocks", gauge, "Free KV blocks of the decoder's pool", ""},
     {"cedar_decoder_kv_blocks", gauge, "KV blocks of the decoder's pool", ""},
+    {"cedar_engram_rows_total", counter,
+     "Engram rows that stages took from services, by how they came by them", "found"},
+    {"cedar_engram_failed_fetches_total", counter,
+     "Steps whose Engram rows could not be had from a service", ""},
     {"cedar_ready", gauge, "1 while every stage is up", ""},
 };
 static_assert(sizeof kTable / sizeof kTable[0] == static_cast<size_t>(MetricId::count));

@@ -37,6 +37,8 @@ enum class MetricId : uint8_t {
   decoder_sequences,
   decoder_free_blocks,
   decoder_total_blocks,
+  engram_rows,
+  engram_failed_fetches,
   ready,
   count,
 };

@@ -6,6 +6,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -16,6 +17,7 @@ namespace {
 
 constexpr std::array<const char*, 9> kRoutes = {
     "chat", "completions", "stream", "models", "tokens", "probes", "metrics", "page", "unknown"};
+constexpr std::array<const char*, 4> kEngramFound = {"cache", "ahead", "late", "missed"};
 constexpr std::array<const char*, 4> kOutcomes = {"completed", "incomplete", "cancelled", "failed"};
 
 prometheus::Histogram::BucketBoundaries latency_buckets() {
@@ -48,6 +50,11 @@ class Builder {
 
 double as_double(int64_t value) { return static_cast<double>(value); }
 
+/// A counter that is kept elsewhere; never backwards.
+void raise_to(prometheus::Counter& counter, int64_t value) {
+  counter.Increment(std::max(0.0, as_double(value) - counter.Value()));
+}
+
 }  // namespace
 
 struct Metrics::Impl {
@@ -70,12 +77,18 @@ struct Metrics::Impl {
   prometheus::Gauge& decoder_sequences = build.gauge(MetricId::decoder_sequences);
   prometheus::Gauge& decoder_free = build.gauge(MetricId::decoder_free_blocks);
   prometheus::Gauge& decoder_total = build.gauge(MetricId::decoder_total_blocks);
+  std::array<prometheus::Counter*, 4> engram_rows{};
+  prometheus::Counter& engram_failed = build.counter(MetricId::engram_failed_fetches);
   prometheus::Gauge& ready = build.gauge(MetricId::ready);
 
   Impl() {
     auto& family = build.counters(MetricId::responses);
     for (size_t i = 0; i < kOutcomes.size(); ++i) {
       outcomes[i] = &family.Add({{"outcome", kOutcomes[i]}});
+    }
+    auto& rows = build.counters(MetricId::engram_rows);
+    for (size_t i = 0; i < kEngramFound.size(); ++i) {
+      engram_rows[i] = &rows.Add({{"found", kEngramFound[i]}});
     }
   }
 };
@@ -111,6 +124,10 @@ std::string Metrics::scrape(const PipelineGauges& gauges) {
   impl_->decoder_sequences.Set(as_double(gauges.decoder_sequences));
   impl_->decoder_free.Set(as_double(gauges.decoder_free_blocks));
   impl_->decoder_total.Set(as_double(gauges.decoder_total_blocks));
+  for (size_t i = 0; i < kEngramFound.size(); ++i) {
+    raise_to(*impl_->engram_rows[i], gauges.engram_rows[i]);
+  }
+  raise_to(impl_->engram_failed, gauges.engram_failed_fetches);
   impl_->ready.Set(gauges.ready ? 1 : 0);
   return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
 }

@@ -2,6 +2,7 @@
 // Counters and histograms of one process, and the text Prometheus scrapes. All methods may be called from
 // any thread. Label values come from the enums below, never from what a client sent.
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -32,6 +33,10 @@ struct PipelineGauges {
   int64_t decoder_sequences = 0;
   int64_t decoder_free_blocks = 0;
   int64_t decoder_total_blocks = 0;
+  // Counters that are kept elsewhere. Rows from services by how a stage came by them: found in its cache, there because
+  // it had asked ahead, asked for ahead but late, asked for when needed.
+  std::array<int64_t, 4> engram_rows{};
+  int64_t engram_failed_fetches = 0;
   bool ready = false;
 };
 

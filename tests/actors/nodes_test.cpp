@@ -187,5 +187,31 @@ TEST_F(NodesTest, ABurstOfRequestsIsServedOrRefusedAtOnce) {
   EXPECT_TRUE(eventually([&] { return client().stats().decoder_sequences == 0; }));
 }
 
+TEST_F(NodesTest, EngramRowsAreCountedOverLivesAndNodes) {
+  start();
+  const auto report = [&](const char* node, uint64_t generation, int64_t hits, int64_t late) {
+    NodeReport message{node, generation, false, {}};
+    message.load.engram.hits = hits;
+    message.load.engram.late = late;
+    caf::anon_send(door_, message);
+  };
+  const auto counted = [&](int64_t hits, int64_t late) {
+    return eventually([&] {
+      const EngramCounts counts = client().stats().engram;
+      return counts.hits == hits && counts.late == late;
+    });
+  };
+  report("e1", 1, 10, 1);
+  report("d1", 1, 5, 0);
+  EXPECT_TRUE(counted(15, 1));
+  report("e1", 1, 12, 2);
+  EXPECT_TRUE(counted(17, 2));
+  report("e1", 2, 3, 0);  // came back
+  EXPECT_TRUE(counted(20, 2));
+  report("e1", 1, 100, 100);  // late news of its former life
+  report("d1", 1, 6, 0);
+  EXPECT_TRUE(counted(21, 2));
+}
+
 }  // namespace
 }  // namespace cedar::actors

@@ -134,7 +134,6 @@ class RemoteEngramTest : public testing::Test {
     ASSERT_TRUE(got) << got.error().message();
     EXPECT_TRUE(*got == expected(layer(layer_idx), rows));
   }
-  static uint64_t seen(const RemoteEngramStats& s) { return s.hits + s.ahead + s.late + s.misses; }
 
   std::shared_ptr<const model::Checkpoint> checkpoint_;
   model::EngramLayout layout_;
@@ -164,23 +163,28 @@ TEST_F(RemoteEngramTest, RowsOfAllShardsComeInTheirOrder) {
 TEST_F(RemoteEngramTest, HotRowsAreNotAskedForAgain) {
   const auto a = add_service(2, {});
   list({a.get()});
-  const auto remote = source();
+  RemoteEngramOptions options;
+  const auto board = std::make_shared<LoadBoard>();
+  options.board = board;
+  const auto remote = source(options);
   const auto rows = random_rows(200, 1);
   expect_rows(*remote, rows);
   const RemoteEngramStats first = remote->stats();
-  EXPECT_EQ(first.hits, 0u);
-  EXPECT_GT(first.misses, 100u);  // some of the random rows are the same
-  EXPECT_EQ(first.calls, 1u);
+  EXPECT_EQ(first.hits, 0);
+  EXPECT_GT(first.misses, 100);  // some of the random rows are the same
+  EXPECT_EQ(first.calls, 1);
   expect_rows(*remote, rows);
   const RemoteEngramStats second = remote->stats();
-  EXPECT_EQ(second.calls, 1u);
+  EXPECT_EQ(second.calls, 1);
   EXPECT_EQ(second.hits, first.misses);
+  EXPECT_EQ(board->engram_hits, first.misses);
+  EXPECT_EQ(board->engram_misses, first.misses);
   RemoteEngramOptions none;
   none.cache_bytes = 0;
   const auto without = source(none);
   expect_rows(*without, rows);
   expect_rows(*without, rows);
-  EXPECT_EQ(without->stats().calls, 2u);
+  EXPECT_EQ(without->stats().calls, 2);
 }
 
 TEST_F(RemoteEngramTest, RowsAskedForAheadAreThere) {
@@ -197,10 +201,10 @@ TEST_F(RemoteEngramTest, RowsAskedForAheadAreThere) {
     ASSERT_TRUE(eventually([&] { return user_->calls->stats().calls_unanswered == 0; }));
     expect_rows(*remote, rows);
     const RemoteEngramStats stats = remote->stats();
-    EXPECT_EQ(stats.calls, 1u);
+    EXPECT_EQ(stats.calls, 1);
     EXPECT_EQ(stats.ahead, stats.prefetched);
-    EXPECT_EQ(stats.misses + stats.late, 0u);
-    EXPECT_EQ(stats.unused, 0u);
+    EXPECT_EQ(stats.misses + stats.late, 0);
+    EXPECT_EQ(stats.unused, 0);
   }
 }
 
@@ -228,7 +232,7 @@ TEST_F(RemoteEngramTest, LateRowsAreWaitedForAndCounted) {
   });
   expect_rows(*remote, rows);
   answer.join();
-  EXPECT_EQ(remote->stats().calls, 1u);  // not asked for twice
+  EXPECT_EQ(remote->stats().calls, 1);  // not asked for twice
   EXPECT_EQ(remote->stats().late, remote->stats().prefetched);
 }
 
@@ -243,7 +247,7 @@ TEST_F(RemoteEngramTest, AskingAheadIsBounded) {
   for (int64_t row = 0; row < 80; ++row) some.push_back(row), more.push_back(row + 80);
   remote->prefetch(layer(), some);
   remote->prefetch(layer(), more);
-  EXPECT_EQ(remote->stats().prefetched, 80u);
+  EXPECT_EQ(remote->stats().prefetched, 80);
 }
 
 TEST_F(RemoteEngramTest, AReplicaTakesOverFromOneThatFails) {
@@ -255,8 +259,8 @@ TEST_F(RemoteEngramTest, AReplicaTakesOverFromOneThatFails) {
   list({a.get(), b.get()});
   const auto remote = source();
   for (uint32_t i = 0; i < 6; ++i) expect_rows(*remote, random_rows(100, i));
-  EXPECT_EQ(remote->stats().calls_failed, 1u);  // it is passed over then
-  EXPECT_EQ(remote->stats().fetches_failed, 0u);
+  EXPECT_EQ(remote->stats().calls_failed, 1);  // it is passed over then
+  EXPECT_EQ(remote->stats().failed_fetches, 0);
 }
 
 TEST_F(RemoteEngramTest, AReplicaTakesOverFromOneThatIsSlow) {
@@ -265,9 +269,9 @@ TEST_F(RemoteEngramTest, AReplicaTakesOverFromOneThatIsSlow) {
   list({a.get(), b.get()});
   const auto remote = source(quick());
   for (uint32_t i = 0; i < 6; ++i) expect_rows(*remote, random_rows(100, i));
-  EXPECT_EQ(remote->stats().fetches_failed, 0u);
-  EXPECT_GE(remote->stats().calls_failed, 1u);
-  EXPECT_LE(remote->stats().calls_failed, 2u);
+  EXPECT_EQ(remote->stats().failed_fetches, 0);
+  EXPECT_GE(remote->stats().calls_failed, 1);
+  EXPECT_LE(remote->stats().calls_failed, 2);
 }
 
 TEST_F(RemoteEngramTest, AReplicaTakesOverFromOneThatLeaves) {
@@ -278,8 +282,8 @@ TEST_F(RemoteEngramTest, AReplicaTakesOverFromOneThatLeaves) {
   for (uint32_t i = 0; i < 4; ++i) expect_rows(*remote, random_rows(100, i));
   a.reset();  // and the directory does not know yet
   for (uint32_t i = 4; i < 12; ++i) expect_rows(*remote, random_rows(100, i));
-  EXPECT_EQ(remote->stats().fetches_failed, 0u);
-  EXPECT_GE(remote->stats().calls_failed, 1u);
+  EXPECT_EQ(remote->stats().failed_fetches, 0);
+  EXPECT_GE(remote->stats().calls_failed, 1);
 }
 
 TEST_F(RemoteEngramTest, WithoutAReplicaTheFetchFailsByNameAndInTime) {
@@ -358,7 +362,7 @@ TEST_F(RemoteEngramTest, OneSourceServesSeveralEngines) {
     });
   }
   for (std::thread& engine : engines) engine.join();
-  EXPECT_EQ(remote->stats().fetches_failed, 0u);
+  EXPECT_EQ(remote->stats().failed_fetches, 0);
 }
 
 TEST_F(RemoteEngramTest, ShutdownEndsAFetch) {

@@ -47,21 +47,28 @@ class Engram(unittest.TestCase):
         with cluster:
             got = answers(cluster, cases)
             cluster.wait_idle()
+            found = {way: cluster.metric(f'cedar_engram_rows_total{{found="{way}"}}')
+                     for way in ("cache", "ahead", "late", "missed")}
         for name, (status, answer) in expected.items():
             self.assertEqual(status, 200, f"{name}: {answer}")
             self.assertEqual(got[name], expected[name], name)
+        return found
 
     def test_demo_answers_are_those_of_one_process(self):
         cases = dict(prompts.golden()[harness.DEMO])
         cases.update(random_prompts(4, 200, seed=1))
-        self.compare(harness.DEMO, cases, self.cluster(harness.DEMO, NODES, TWO_SHARDS))
+        found = self.compare(harness.DEMO, cases, self.cluster(harness.DEMO, NODES, TWO_SHARDS))
+        self.assertGreater(found["ahead"] + found["late"], 0, found)  # encoders ask ahead
+        self.assertGreater(found["cache"], 0, found)                  # answers repeat n-grams
 
     def test_mini_answers_are_those_of_one_process_without_a_cache(self):
         # One node has two roles: it calls itself.
         nodes = {"gw": ["gateway"], "e1": ["encoder", "engram"], "d1": ["decoder"], "n1": ["engram"]}
         settings = {"e1": {"engram_shards": 2}, "n1": {"engram_shard": 1, "engram_shards": 2}}
-        self.compare(harness.MINI, dict(prompts.golden()[harness.MINI]),
-                     self.cluster(harness.MINI, nodes, settings, cache=0))
+        found = self.compare(harness.MINI, dict(prompts.golden()[harness.MINI]),
+                             self.cluster(harness.MINI, nodes, settings, cache=0))
+        self.assertEqual(found["cache"], 0, found)
+        self.assertGreater(found["missed"], 0, found)  # of the decoder's steps
 
     def break_a_replica(self, breaking):
         """Sixteen prompts at once; one of two replicas is broken while they are read. Every answer must come, and be that

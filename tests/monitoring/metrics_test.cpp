@@ -21,6 +21,7 @@ TEST(Metrics, CountersAppearInTheText) {
   metrics.observe_first_token(0.02);
   PipelineGauges gauges;
   gauges.decoder_sequences = 3;
+  gauges.engram_rows = {40, 30, 2, 1};
   gauges.ready = true;
   const std::string text = metrics.scrape(gauges);
   EXPECT_THAT(text, HasSubstr(R"(cedar_gateway_http_requests_total{code="200",route="chat"} 2)"));
@@ -32,6 +33,13 @@ TEST(Metrics, CountersAppearInTheText) {
   EXPECT_THAT(text, HasSubstr("cedar_gateway_time_to_first_token_seconds_count 1"));
   EXPECT_THAT(text, HasSubstr("cedar_decoder_sequences 3"));
   EXPECT_THAT(text, HasSubstr("cedar_ready 1"));
+  EXPECT_THAT(text, HasSubstr(R"(cedar_engram_rows_total{found="cache"} 40)"));
+  EXPECT_THAT(text, HasSubstr(R"(cedar_engram_rows_total{found="late"} 2)"));
+  // Counters that are kept elsewhere follow, and never go back.
+  gauges.engram_rows = {50, 10, 2, 1};
+  const std::string later = metrics.scrape(gauges);
+  EXPECT_THAT(later, HasSubstr(R"(cedar_engram_rows_total{found="cache"} 50)"));
+  EXPECT_THAT(later, HasSubstr(R"(cedar_engram_rows_total{found="ahead"} 30)"));
 }
 
 TEST(Metrics, EveryRowOfTheTableIsExposedOnce) {
