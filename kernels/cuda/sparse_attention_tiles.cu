@@ -3,7 +3,8 @@
 // other; both then have the same scores and the same softmax.
 //
 // In a block one warpgroup has packed rows copied, two decode them, 64 at a time, one makes scores and their softmax, one
-// multiplies with the values. (Who decodes may not have asked for rows: the fence behind it waits for all the thread's loads.) The scores of a block of rows are under way while the softmax of the one before is computed, which hides the way
+// multiplies with the values. (Who decodes may not have asked for rows: the fence behind it waits for all the thread's
+// loads.) The scores of a block of rows are under way while the softmax of the one before is computed, which hides the way
 // between the two blocks, and while its values are multiplied.
 //
 // Decoded rows are their values times 2^-16 (a bf16 factor can then hold every scale together with the power of two that the
@@ -21,129 +22,16 @@
 #include "kernels/cuda/packed_rows.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/sparse_attention_list.h"
+#include "kernels/cuda/sparse_attention_pair.h"
+#include "kernels/cuda/sparse_attention_softmax.h"
+#include "kernels/cuda/sparse_attention_values.h"
 #include "kernels/cuda/wgmma.h"
 #include "kernels/cuda/wgmma_values.h"
 
 namespace cedar::kernels::cuda {
 namespace {
 
-constexpr int kHeads = 64;
-constexpr int kDim = 512;
-constexpr int kCluster = 2;
-constexpr int kOwnDim = kDim / kCluster;  // channels of a block
-constexpr int kGroupThreads = 128;
-constexpr int kGroupWarps = kGroupThreads / kWarp;
-constexpr int kConsumers = 2 * kGroupThreads;
-constexpr int kDecoderWarps = 8;
-constexpr int kDecoders = kDecoderWarps * kWarp;
-constexpr int kDecoderRows = kListRows / kDecoderWarps;  // a warp's, of a block
-constexpr int kThreads = kConsumers + kDecoders + kGroupThreads;
-// Registers of a thread: what all are given at the start, shared out anew.
-constexpr int kScoreRegisters = 192, kValueRegisters = 176, kDecoderRegisters = 32,
-              kFetchRegisters = 48;
-constexpr int kPairs = 32;            // rotated
-constexpr int kTileBytes = 64 * 128;  // 64 rows of 64 channels
-constexpr int kHalfBytes = 4 * kTileBytes;
-constexpr int kStages = 3;  // blocks of decoded rows
-constexpr float kValueScale = 0x1p16f;
-constexpr float kLog2e = 1.44269504f;
-
-/// What scores tell values of one block of rows: each thread its counterpart.
-struct Weights {
-  uint4 fragments[4][kGroupThreads];
-  float2 alpha[kGroupThreads];
-  float2 factor[kGroupThreads];  // with a query's last block
-};
-
-struct Shared {
-  uint8_t q[kHalfBytes];  // of the next query, once the present one's is in registers
-  uint8_t rows[kStages][kHalfBytes];
-  float4 scores[2][8][kGroupThreads];  // the other block's
-  Weights weights[2];
-  PackedBlock packed[2];
-  ChosenRows<kGroupWarps> chosen;
-  // Decoders are at most kStages blocks of rows ahead, and values two behind scores.
-  static constexpr int kRotations = 8;
-  float2 rotations[kRotations][kPairs];
-  uint64_t packed_full[2], packed_empty[2], rows_full[kStages], rows_empty[kStages];
-  uint64_t scores_full[2], weights_full[2], weights_empty[2];
-  int32_t packed_rows[2];  // 0: the query attends to nothing
-  int32_t packed_is_last[2], packed_is_q8[2];
-  int32_t block_rows[kStages];
-  int32_t block_is_last[kStages];
-};
-
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-/// Counts over the whole life of the kernel: which of kCount places, and which of its phases.
-template <int kCount>
-struct Turn {
-  uint32_t number = 0;
-  __device__ int place() const { return static_cast<int>(number % kCount); }
-  __device__ uint32_t phase() const { return number / kCount & 1; }
-  /// Until the one that takes turns with this one is done with the place.
-  __device__ __forceinline__ void wait_until_empty(uint64_t* barriers) const {
-    if (number >= kCount) barrier_wait(shared_address(&barriers[place()]), phase() ^ 1);
-  }
-};
-
-/// The running softmax of heads g and g + 8 of a warp's 16, in powers of two: scores count times `scale`.
-struct Softmax {
-  float scale;
-  float maximum[2] = {-1e30f, -1e30f};
-  float total[2] = {};  // of this lane's columns
-  float alpha[2];
-
-  /// s: the block's scores. p: what its values are to be multiplied with, in a's fragments.
-  __device__ __forceinline__ void step(float (&s)[32], int count, uint32_t (&p)[4][4]) {
-    if (count < kListRows) {
-      const int c = threadIdx.x % 4;
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        if (i / 4 * 8 + 2 * c + i % 2 >= count) s[i] = -__int_as_float(0x7f800000);
-      }
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float largest = maximum[half];
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        largest = fmaxf(largest, fmaxf(s[4 * j + 2 * half], s[4 * j + 2 * half + 1]));
-      }
-      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
-      const float offset = -largest * scale;
-      alpha[half] = exp2_fast(fmaf(maximum[half], scale, offset));
-      maximum[half] = largest;
-      float sum = 0;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float low = exp2_fast(fmaf(s[4 * j + 2 * half], scale, offset));
-        const float high = exp2_fast(fmaf(s[4 * j + 2 * half + 1], scale, offset));
-        sum += low + high;
-        p[j / 2][j % 2 * 2 + half] = pack_bf16(low, high);
-      }
-      total[half] = fmaf(total[half], alpha[half], sum);
-    }
-  }
-
-  /// What the sums of values are to be multiplied with. `sink`: the heads', in powers of two.
-  __device__ __forceinline__ float2 factor(const float (&sink)[2]) const {
-    float f[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float sum = total[i];
-      sum += __shfl_xor_sync(kAllLanes, sum, 1);
-      sum += __shfl_xor_sync(kAllLanes, sum, 2);
-      f[i] = kValueScale / (sum + exp2_fast(sink[i] - maximum[i] * scale));
-    }
-    return make_float2(f[0], f[1]);
-  }
-};
+using namespace sparse_pair;
 
 // ---- rows ---------------------------------------------------------------------------------------------------
 
@@ -405,118 +293,6 @@ __device__ __forceinline__ void score(const SparseAttentionParams& p, Shared& sh
       }
       step(odd, even);
     }
-  }
-}
-
-// ---- values -------------------------------------------------------------------------------------------------
-
-/// Word i of lane j of four neighbours to word j of lane i.
-__device__ __forceinline__ void transpose_quad(uint32_t (&w)[4]) {
-  const bool odd = (threadIdx.x & 1) != 0, upper = (threadIdx.x & 2) != 0;
-#pragma unroll
-  for (int k = 0; k < 4; k += 2) {
-    const uint32_t got = __shfl_xor_sync(kAllLanes, odd ? w[k] : w[k + 1], 1);
-    w[k] = odd ? got : w[k];
-    w[k + 1] = odd ? w[k + 1] : got;
-  }
-#pragma unroll
-  for (int k = 0; k < 2; ++k) {
-    const uint32_t got = __shfl_xor_sync(kAllLanes, upper ? w[k] : w[k + 2], 2);
-    w[k] = upper ? got : w[k];
-    w[k + 2] = upper ? w[k + 2] : got;
-  }
-}
-
-/// o * factor to memory; the last 64 channels turned back where `rotations` is not null.
-__device__ __forceinline__ void write_output(const float (&o)[2][64], float2 factor,
-                                             const float2* rotations, Bf16* to) {
-  const int part = static_cast<int>(threadIdx.x) % kGroupThreads / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float f = i == 0 ? factor.x : factor.y;
-      Bf16* row = to + (16 * part + lane / 4 + 8 * i) * kDim + half * 128 + lane % 4 * 8;
-#pragma unroll
-      for (int m = 0; m < 4; ++m) {
-        uint32_t words[4];
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const int j = 4 * m + k;
-          words[k] = pack_bf16(o[half][4 * j + 2 * i] * f, o[half][4 * j + 2 * i + 1] * f);
-          if (half == 1 && j >= 8 && rotations != nullptr) {
-            const float2 turned =
-                rotate(low_half(words[k]), high_half(words[k]), rotations[4 * (j - 8) + lane % 4]);
-            words[k] = pack_bf16(turned.x, turned.y);
-          }
-        }
-        transpose_quad(words);
-        store8(row + 32 * m, make_uint4(words[0], words[1], words[2], words[3]));
-      }
-    }
-  }
-}
-
-__device__ __forceinline__ void add_values(const SparseAttentionParams& p, Shared& shared,
-                                           int rank) {
-  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
-  const int lane = thread % kWarp;
-  Turn<kStages> rows;
-  Turn<2> turn;
-  int slot = 0;
-  for (int64_t query = blockIdx.x; query < p.rows; query += gridDim.x) {
-    float o[2][64];
-#pragma unroll
-    for (int i = 0; i < 64; ++i) o[0][i] = o[1][i] = 0;
-    float2 factor = make_float2(0, 0);
-    for (bool last = false; !last; ++rows.number, ++turn.number) {
-      barrier_wait(shared_address(&shared.weights_full[turn.place()]), turn.phase());
-      barrier_wait(shared_address(&shared.rows_full[rows.place()]), rows.phase());
-      last = __shfl_sync(kAllLanes, shared.block_is_last[rows.place()], 0) != 0;
-      if (__shfl_sync(kAllLanes, shared.block_rows[rows.place()], 0) != 0) {
-        const Weights& from = shared.weights[turn.place()];
-        uint32_t weights[4][4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const uint4 v = from.fragments[i][thread];
-          weights[i][0] = v.x;
-          weights[i][1] = v.y;
-          weights[i][2] = v.z;
-          weights[i][3] = v.w;
-        }
-        const float2 alpha = from.alpha[thread];
-        if (last) factor = from.factor[thread];
-        if (__any_sync(kAllLanes, alpha.x != 1.0f || alpha.y != 1.0f)) {
-#pragma unroll
-          for (int i = 0; i < 64; ++i) {
-            o[0][i] *= i % 4 < 2 ? alpha.x : alpha.y;
-            o[1][i] *= i % 4 < 2 ? alpha.x : alpha.y;
-          }
-        }
-        wgmma_fence();
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint64_t b = value_descriptor(
-              shared_address(shared.rows[rows.place()]) + 2 * half * kTileBytes, kTileBytes);
-#pragma unroll
-          for (int t = 0; t < 4; ++t) wgmma_values(o[half], weights[t], b + value_step(t));
-        }
-        wgmma_commit();
-        wgmma_wait<0>();
-        settle(o[0]);
-        settle(o[1]);
-      }
-      __syncwarp();
-      if (lane == 0) {
-        barrier_arrive(shared_address(&shared.weights_empty[turn.place()]));
-        barrier_arrive(shared_address(&shared.rows_empty[rows.place()]));
-      }
-    }
-    const bool turns = p.inv_freq != nullptr && rank == kCluster - 1;
-    write_output(o, factor, turns ? shared.rotations[slot] : nullptr,
-                 p.o + query * kHeads * kDim + rank * kOwnDim);
-    slot = (slot + 1) % Shared::kRotations;
   }
 }
 
