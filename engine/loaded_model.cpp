@@ -27,6 +27,22 @@ Status check_memory(Device device, const std::string& directory, const model::Ch
                         " of " + std::to_string(memory.total_bytes) + " are free");
 }
 
+/// What VisionTower loads, when an engine needs it.
+int64_t vision_bytes(const model::Checkpoint& checkpoint) {
+  if (!checkpoint.vision) return 0;
+  const model::VisionTensors& v = *checkpoint.vision;
+  int64_t bytes = 0;
+  const auto add = [&bytes](std::initializer_list<const TensorView*> tensors) {
+    for (const TensorView* tensor : tensors) bytes += tensor->bytes();
+  };
+  add({&v.patch_weight, &v.patch_bias, &v.norm, &v.aligner_w1, &v.aligner_b1, &v.aligner_w2,
+       &v.aligner_b2, &v.image_start, &v.image_end, &v.image_newline});
+  for (const model::VisionBlockTensors& b : v.blocks) {
+    add({&b.norm1, &b.norm2, &b.wqkv, &b.wqkv_bias, &b.wo, &b.wo_bias, &b.w1, &b.w2});
+  }
+  return bytes;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const LoadedModel>> load_model(const std::string& directory,
@@ -46,7 +62,9 @@ Result<std::shared_ptr<const LoadedModel>> load_model(const std::string& directo
   const model::ModelConfig& config = loaded->config;
   CEDAR_CHECK_OK(check_memory(ctx.device, directory, checkpoint));
 
-  WeightLoader loader(ctx, config, checkpoint.bytes - checkpoint.engram_table_bytes, progress);
+  WeightLoader loader(ctx, config,
+                      checkpoint.bytes - checkpoint.engram_table_bytes - vision_bytes(checkpoint),
+                      progress);
   CEDAR_TRY(loaded->embed, loader.copy(checkpoint.embed));
   if (!checkpoint.head.empty()) {
     CEDAR_TRY(loaded->head, loader.linear({checkpoint.head, {}}));
