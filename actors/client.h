@@ -24,6 +24,8 @@ struct GenerateRequest {
   std::vector<engine::ImageRows> images;
   std::chrono::milliseconds deadline{600000};  // from submit() to the last token, waiting included
   int32_t priority = 0;                        // lower goes first while waiting for room
+  /// Keeps cached prefixes of tenants apart: only requests of the same salt share them.
+  std::string cache_salt;
 };
 
 /// The request waits for room; `position` requests go before it.
@@ -38,7 +40,7 @@ struct PrefillEvent {
 /// The prompt has been read; `cached` of its tokens came from the cache.
 struct PromptReadEvent {
   int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;
+  int64_t cached_tokens = 0;  // < prompt_tokens
 };
 /// The decoder has all that the encoder computed and replays the end of the prompt.
 struct ReplayEvent {};
@@ -75,6 +77,8 @@ struct Stats {
   int64_t decoder_free_blocks = 0;
   int64_t decoder_total_blocks = 0;
   EngramCounts engram;  // of stages that take rows from services
+  int64_t cache_blocks = 0;  // of the cache in this process
+  int64_t cache_bytes = 0;
   int64_t live_actors = 0;
 };
 

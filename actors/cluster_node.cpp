@@ -72,7 +72,7 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
     });
   }
   const bool has_stages = options.encoder || options.decoder;
-  if (has_stages || !options.services.empty()) CEDAR_CHECK_OK(open_data_plane());
+  if (has_stages || options.cache || !options.services.empty()) CEDAR_CHECK_OK(open_data_plane());
   for (const NodeServiceFactory& make : options.services) {
     CEDAR_TRY(auto service, make(plane));
     services.push_back(std::move(service));
@@ -119,6 +119,9 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
   stage_options.encoder = engines.encoder_capacity;
   stage_options.decoder = engines.decoder_capacity;
   for (const auto& service : services) stage_options.services.push_back(service->description());
+  // A pipeline computes everything it reads.
+  if (options.encoder && !is_face)
+    stage_options.fingerprint = kv_fingerprint(*model, options.system.engine);
   stage_options.board = stage_board;
   stage_options.on_given_up = [tell = options.on_event](const char* stage) {
     if (tell) {
@@ -138,6 +141,10 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
       return find_route(directory, *options.encoder_pipeline, ServiceRole::encoder_part)
           .has_value();
     };
+  }
+  if (options.cache) {
+    spawners.cache =
+        cache_spawner(options.system.cache_bytes, options.block_bytes, plane, stage_board);
   }
   stages = system->spawn<LocalStages>(stage_options, std::move(spawners), std::move(listeners));
   return {};
@@ -245,7 +252,7 @@ void ClusterNode::Impl::drain_stages(std::chrono::milliseconds grace) {
   const auto deadline = std::chrono::steady_clock::now() + grace;
   const auto busy = [&] {
     return stage_board->encoder_requests > 0 || stage_board->decoder_sequences > 0 ||
-           calls->stats().serving > 0 ||
+           stage_board->cache_leases > 0 || calls->stats().serving > 0 ||
            std::any_of(services.begin(), services.end(), [](const auto& s) { return s->busy(); });
   };
   // A request may be on its way from a gateway that has not heard of it yet; a stage hears of a service that drains with

@@ -55,6 +55,8 @@ struct ClusterNodeOptions {
   std::optional<PipelinePlace>
       encoder_pipeline;  // the encoder here is a rank of it; the model has that rank's layers
   bool decoder = false;
+  bool cache = false;       // of system.cache_bytes
+  int64_t block_bytes = 0;  // of the model's KV blocks
   std::vector<NodeServiceFactory> services;
   std::optional<RemoteEngramOptions> engram;  // the stages' rows come from services
   transport::TransportOptions data;           // identity and cluster are filled in

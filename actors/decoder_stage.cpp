@@ -7,35 +7,10 @@
 #include <utility>
 
 #include "actors/errors.h"
+#include "actors/offers.h"
 #include "core/log.h"
 
 namespace cedar::actors {
-namespace {
-
-Result<transport::RegionDescriptor> descriptor_of(const Offer& offer) {
-  CEDAR_TRY(auto descriptor, transport::parse_descriptor(
-                                 {reinterpret_cast<const std::byte*>(offer.descriptor.data()),
-                                  offer.descriptor.size()}));
-  if (descriptor.owner != identity_of(offer.owner)) {
-    return make_error(Errc::invalid_argument, "an offer of " + to_string(descriptor.owner) +
-                                                  " in the name of " +
-                                                  to_string(identity_of(offer.owner)));
-  }
-  return descriptor;
-}
-
-/// A callback of the data plane as a message to the stage, if that lives.
-template <class Message>
-void tell(const caf::actor_addr& stage, Message message) {
-  if (auto actor = caf::actor_cast<caf::actor>(stage)) {
-    caf::anon_send(actor, std::move(message));
-  }
-}
-
-Error outcome(const Status& status) { return status ? Error{Errc::ok, {}} : status.error(); }
-Status outcome(const Error& error) { return error.code == Errc::ok ? Status{} : Status{error}; }
-
-}  // namespace
 
 DecoderStage::DecoderStage(caf::actor_config& config, DecoderStageSetup setup)
     : typed_event_based_actor(config), setup_(std::move(setup)) {}
@@ -64,6 +39,7 @@ DecoderStage::behavior_type DecoderStage::make_behavior() {
         puller_->connected(message.owner, outcome(message.error));
         publish_load();
       },
+      [this](const AnswerBlockEnded& message) { answer_blocks_->free(message.slot); },
   };
 }
 
@@ -81,6 +57,11 @@ Status DecoderStage::start() {
   };
   OfferPuller::Receiver& receiver = *this;
   puller_.emplace(*setup_.plane.transport, setup_.pulls, receiver, std::move(handlers));
+  answer_blocks_.emplace(setup_.plane, engine_->block_bytes(),
+                         [stage = address()](size_t slot) { tell(stage, AnswerBlockEnded{slot}); });
+  engine_->on_block([this](RequestId number, int64_t index, std::span<const std::byte> bytes) {
+    block_written(number, index, bytes);
+  });
   return {};
 }
 
@@ -92,6 +73,7 @@ void DecoderStage::on_exit() {
   lives_.clear();
   puller_.reset();
   engine_.reset();
+  answer_blocks_.reset();
 }
 
 DecoderStage::Promise DecoderStage::reserve(ReserveRoom message) {
@@ -121,6 +103,7 @@ bool DecoderStage::try_reserve(Waiting& waiting) {
     live.handoff = handoff;
     live.session = waiting.message.session;
     live.deadline = waiting.deadline;
+    live.keep_blocks = waiting.message.keep_blocks;
     lives_.emplace(number, std::move(live));
     numbers_.emplace(handoff, number);
     waiting.promise.deliver(RoomReserved{handoff});
@@ -341,6 +324,19 @@ void DecoderStage::step() {
   }
   if (!engine_->idle()) schedule_step();
   publish_load();
+}
+
+/// From inside the engine's step.
+void DecoderStage::block_written(RequestId number, int64_t index,
+                                 std::span<const std::byte> bytes) {
+  const auto live = lives_.find(number);
+  if (live == lives_.end() || !live->second.keep_blocks) return;
+  const auto offered = answer_blocks_->offer(bytes);
+  if (offered) {
+    send(live->second.session, BlockWritten{live->second.handoff, index, *offered});
+  } else if (offered.error().code != Errc::overloaded) {
+    log::warn("decoder", "cannot offer an answer's block", {{"error", offered.error().message()}});
+  }
 }
 
 void DecoderStage::cancel(HandoffId handoff) {

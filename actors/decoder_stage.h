@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "actors/answer_blocks.h"
 #include "actors/data_plane.h"
 #include "actors/load_board.h"
 #include "actors/messages.h"
@@ -39,10 +40,15 @@ struct OwnerReached {
   DataEndpoint owner;
   Error error;
 };
+/// Nobody reads this slot any more.
+struct AnswerBlockEnded {
+  size_t slot = 0;
+};
 
 class DecoderStage final
     : public DecoderStageActor::extend<caf::reacts_to<StepAtom>, caf::reacts_to<PullEnded>,
-                                       caf::reacts_to<OwnerReached>>::base,
+                                       caf::reacts_to<OwnerReached>,
+                                       caf::reacts_to<AnswerBlockEnded>>::base,
       private OfferPuller::Receiver {
  public:
   /// The stage dies with the error when the engine cannot be made.
@@ -70,6 +76,7 @@ class DecoderStage final
     int64_t asked = 0;  // blocks under way
     std::optional<engine::Handoff> state;
     bool started = false;
+    bool keep_blocks = false;  // offer those that the answer completes
   };
   using Lives = std::map<RequestId, Live>;
 
@@ -95,6 +102,7 @@ class DecoderStage final
   void fetch_failed(const Attempt& attempt, const Error& error) override;
 
   void step();
+  void block_written(RequestId number, int64_t index, std::span<const std::byte> bytes);
   void cancel(HandoffId handoff);
   void fail(Lives::iterator live, const Error& error);
   void forget(Lives::iterator live);
@@ -104,6 +112,7 @@ class DecoderStage final
   DecoderStageSetup setup_;
   std::unique_ptr<DecoderEngine> engine_;
   std::optional<OfferPuller> puller_;
+  std::optional<AnswerBlocks> answer_blocks_;
   Lives lives_;
   std::map<HandoffId, RequestId> numbers_;  // of lives_
   std::deque<Waiting> waiting_;
@@ -116,3 +125,4 @@ class DecoderStage final
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::PullEnded)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::OwnerReached)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::AnswerBlockEnded)

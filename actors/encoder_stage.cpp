@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "actors/errors.h"
+#include "actors/offers.h"
 #include "core/log.h"
 #include "core/units.h"
 
@@ -14,11 +15,10 @@ namespace {
 
 /// States that wait for their decoders at a time; a prompt that finds none free waits with its own.
 constexpr size_t kStateSlots = 4;
-
-std::vector<uint8_t> as_octets(const std::vector<std::byte>& bytes) {
-  const auto* first = reinterpret_cast<const uint8_t*>(bytes.data());
-  return {first, first + bytes.size()};
-}
+/// A cache that takes longer to take blocks over does not get them, because pages wait for it.
+constexpr std::chrono::seconds kKeepTime{3};
+/// Computing is the alternative to waiting for the cache.
+constexpr std::chrono::seconds kCacheWait{2};
 
 }  // namespace
 
@@ -43,6 +43,12 @@ EncoderStage::behavior_type EncoderStage::make_behavior() {
       [this](const CancelWork& message) { cancel(message.attempt); },
       [this](const LeaseReturned& message) { lease_ended(message); },
       [this](StepAtom) { step(); },
+      [this](const CachedPullEnded& message) {
+        if (puller_) puller_->pulled(message.pull, outcome(message.error));
+      },
+      [this](const CacheReached& message) {
+        if (puller_) puller_->connected(message.owner, outcome(message.error));
+      },
   };
 }
 
@@ -52,6 +58,18 @@ Status EncoderStage::start() {
   const auto slots = static_cast<int64_t>(kStateSlots);
   CEDAR_TRY(state_memory_, setup_.memory->allocate(slots * state_slot_bytes_));
   for (size_t slot = kStateSlots; slot > 0; --slot) free_state_slots_.push_back(slot - 1);
+  OfferPullerOptions options;
+  options.block_bytes = engine_->block_bytes();
+  options.connect_timeout = options.pull_timeout = kCacheWait;
+  OfferPuller::Handlers handlers;
+  handlers.pulled = [stage = address()](uint64_t pull, const Status& status) {
+    tell(stage, CachedPullEnded{pull, outcome(status)});
+  };
+  handlers.connected = [stage = address()](const DataEndpoint& owner, const Status& status) {
+    tell(stage, CacheReached{owner, outcome(status)});
+  };
+  OfferPuller::Receiver& receiver = *this;
+  puller_.emplace(*setup_.plane.transport, options, receiver, std::move(handlers));
   return {};
 }
 
@@ -59,9 +77,11 @@ void EncoderStage::on_exit() {
   // Nobody gets pages from here any more: what is being read stays until it is read, all else is free.
   for (const auto& [id, work] : works_) {
     for (const LeaseId lease : work.leases) setup_.plane.transport->revoke(lease);
+    for (const LeaseId lease : work.cache_leases) setup_.plane.transport->revoke(lease);
   }
   works_.clear();
   waiting_.clear();
+  puller_.reset();
   engine_.reset();
   state_memory_ = Buffer();
 }
@@ -86,10 +106,20 @@ void EncoderStage::begin(BeginPrefill message) {
 bool EncoderStage::try_submit(RequestId id) {
   Work& work = works_.at(id);
   const GenerateRequest& request = *work.begin.request;
-  const auto status = engine_->submit({id, engine::tokens_to_read(request.decode), request.images});
+  engine::PrefillRequest prefill{id, engine::tokens_to_read(request.decode), request.images};
+  if (work.begin.cached_blocks > 0) {
+    prefill.cached_blocks = engine_->usable_blocks(static_cast<Position>(prefill.tokens.size()),
+                                                   work.begin.cached_blocks);
+  }
+  work.cached_blocks = prefill.cached_blocks;
+  const auto status = engine_->submit(std::move(prefill));
   if (status) {
     work.in_engine = true;
-    schedule_step();
+    if (work.cached_blocks > 0) {
+      fetch_cached(id);
+    } else {
+      schedule_step();
+    }
     return true;
   }
   const bool room_will_come = works_.size() > waiting_.size() + 1;
@@ -107,6 +137,86 @@ void EncoderStage::submit_waiting() {
       return;
     }
   }
+}
+
+void EncoderStage::fetch_cached(RequestId id) {
+  Work& work = works_.at(id);
+  if (const Status status = fetch_cached(id, work); !status) {
+    fetch_failed(work.begin.attempt, status.error());
+  }
+}
+
+Status EncoderStage::fetch_cached(RequestId id, Work& work) {
+  CEDAR_TRY(auto descriptor, descriptor_of(work.begin.cached));
+  const auto count = static_cast<size_t>(work.cached_blocks);
+  if (descriptor.ranges.size() < count) {
+    return make_error(Errc::invalid_argument, std::to_string(descriptor.ranges.size()) +
+                                                  " cached blocks, expected " +
+                                                  std::to_string(count));
+  }
+  descriptor.ranges.resize(count);
+  for (const transport::ByteRange& range : descriptor.ranges) {
+    if (static_cast<int64_t>(range.bytes) == engine_->block_bytes()) continue;
+    return make_error(Errc::invalid_argument, "cached block of " + std::to_string(range.bytes) +
+                                                  " bytes, expected " +
+                                                  std::to_string(engine_->block_bytes()));
+  }
+  if (descriptor.owner == setup_.plane.transport->identity()) {
+    {
+      CEDAR_TRY(const auto bytes, setup_.plane.transport->read_in_place(descriptor));
+      for (size_t i = 0; i < count; ++i) {
+        CEDAR_CHECK_OK(engine_->import_block(id, static_cast<int64_t>(i), bytes[i]));
+      }
+    }
+    setup_.plane.transport->release(descriptor.owner, descriptor.lease);
+    resume(id, work.cached_blocks);
+    return {};
+  }
+  Fetch fetch;
+  fetch.attempt = work.begin.attempt;
+  fetch.owner = work.begin.cached.owner;
+  fetch.deadline = std::min(work.deadline, transport::Clock::now() + kCacheWait);
+  for (size_t i = 0; i < count; ++i) fetch.blocks.push_back(static_cast<int64_t>(i));
+  fetch.source = std::move(descriptor);
+  puller_->add(std::move(fetch));
+  return {};
+}
+
+void EncoderStage::block_arrived(const Attempt& attempt, int64_t index,
+                                 std::span<const std::byte> bytes) {
+  const auto known = attempts_.find(attempt);
+  if (known == attempts_.end()) return;
+  const RequestId id = known->second;
+  Work& work = works_.at(id);
+  if (const Status status = engine_->import_block(id, index, bytes); !status) {
+    puller_->drop(attempt);
+    return fetch_failed(attempt, status.error());
+  }
+  if (++work.cached_here == work.cached_blocks) resume(id, work.cached_blocks);
+}
+
+void EncoderStage::state_arrived(const Attempt&, std::span<const std::byte>) {}
+
+void EncoderStage::fetch_failed(const Attempt& attempt, const Error& error) {
+  const auto known = attempts_.find(attempt);
+  if (known == attempts_.end()) return;
+  log::warn("encoder", "computes what the cache had", {{"error", error.message()}});
+  resume(known->second, 0);
+}
+
+void EncoderStage::resume(RequestId id, int64_t blocks) {
+  Work& work = works_.at(id);
+  if (work.abandoned) return;
+  if (const Status status = engine_->resume(id, blocks); !status) return fail(id, status.error());
+  work.cached_blocks = work.offered_blocks = blocks;
+  if (blocks > 0) {
+    // The decoder may fetch them, too, before anything is computed.
+    PrefillProgress progress;
+    progress.attempt = work.begin.attempt;
+    progress.cached_blocks = progress.first_block = blocks;
+    send(work.begin.session, std::move(progress));
+  }
+  schedule_step();
 }
 
 void EncoderStage::step() {
@@ -145,6 +255,7 @@ void EncoderStage::report(const engine::PrefillEvent& event) {
   PrefillProgress progress;
   progress.attempt = work.begin.attempt;
   progress.computed = event.computed;
+  progress.cached_blocks = work.cached_blocks;
   const Status offered = offer_blocks(event.id, work, event.blocks_ready, progress);
   if (!offered) return fail(event.id, offered.error());
   if (event.finished) {
@@ -159,8 +270,18 @@ Status EncoderStage::offer_blocks(RequestId id, Work& work, int64_t ready,
   if (ready <= work.offered_blocks) return {};
   std::vector<std::span<const std::byte>> blocks;
   for (int64_t i = work.offered_blocks; i < ready; ++i) blocks.push_back(engine_->block(id, i));
-  CEDAR_TRY(progress.blocks, offer(id, work, blocks));
+  CEDAR_TRY(Offered offered, offer(id, work.deadline, blocks));
+  work.leases.insert(offered.lease);
+  progress.blocks = std::move(offered.offer);
   progress.first_block = work.offered_blocks;
+  const int64_t keep = std::min(ready, work.begin.keep_blocks) - work.offered_blocks;
+  if (keep > 0) {
+    blocks.resize(static_cast<size_t>(keep));
+    const auto deadline = std::min(work.deadline, transport::Clock::now() + kKeepTime);
+    CEDAR_TRY(Offered kept, offer(id, deadline, blocks));
+    work.cache_leases.insert(kept.lease);
+    progress.for_cache = std::move(kept.offer);
+  }
   work.offered_blocks = ready;
   return {};
 }
@@ -170,6 +291,7 @@ void EncoderStage::hand_over(RequestId id, Work& work, PrefillProgress progress)
     // The blocks need not wait for a slot.
     waiting_for_slot_.push_back(progress);
     waiting_for_slot_.back().blocks = {};
+    waiting_for_slot_.back().for_cache = {};
     send(work.begin.session, std::move(progress));
     return;
   }
@@ -196,12 +318,15 @@ Status EncoderStage::offer_state(RequestId id, Work& work, size_t slot, PrefillP
       static_cast<size_t>(bytes));
   engine::serialise(handoff, target);
   const std::span<const std::byte> part = target;
-  CEDAR_TRY(progress.state, offer(id, work, {&part, 1}));
+  CEDAR_TRY(Offered offered, offer(id, work.deadline, {&part, 1}));
+  work.leases.insert(offered.lease);
+  progress.state = std::move(offered.offer);
   return {};
 }
 
-Result<Offer> EncoderStage::offer(RequestId id, Work& work,
-                                  std::span<const std::span<const std::byte>> parts) {
+Result<EncoderStage::Offered> EncoderStage::offer(
+    RequestId id, transport::TimePoint deadline,
+    std::span<const std::span<const std::byte>> parts) {
   transport::OfferRequest request;
   ExportMemory::Place place;
   for (const std::span<const std::byte> part : parts) {
@@ -209,7 +334,7 @@ Result<Offer> EncoderStage::offer(RequestId id, Work& work,
     request.ranges.push_back({place.offset, part.size(), {}});
   }
   request.region = place.region->id();
-  request.lease_deadline = work.deadline;
+  request.lease_deadline = deadline;
   // The region lives as long as the lease, even if this stage does not.
   const auto on_end = [stage = address(), id, region = place.region](LeaseId lease,
                                                                      transport::LeaseEnd) {
@@ -218,8 +343,7 @@ Result<Offer> EncoderStage::offer(RequestId id, Work& work,
     }
   };
   CEDAR_TRY(const auto descriptor, setup_.plane.transport->offer(std::move(request), on_end));
-  work.leases.insert(descriptor.lease);
-  return Offer{as_octets(transport::serialise(descriptor)), setup_.plane.endpoint};
+  return Offered{make_offer(descriptor, setup_.plane.endpoint), descriptor.lease};
 }
 
 void EncoderStage::cancel(const Attempt& attempt) {
@@ -240,8 +364,12 @@ void EncoderStage::cancel(Works::iterator entry) {
   std::erase_if(waiting_for_slot_, [&](const PrefillProgress& progress) {
     return progress.attempt == work.begin.attempt;
   });
-  // Pulls under way end first; then the leases come back one by one.
+  puller_->drop(work.begin.attempt);
+  // Pulls under way end first; then the leases come back one by one. What has been read to the end is worth keeping.
   for (const LeaseId lease : work.leases) setup_.plane.transport->revoke(lease);
+  if (!work.finished) {
+    for (const LeaseId lease : work.cache_leases) setup_.plane.transport->revoke(lease);
+  }
   release_if_done(entry);
 }
 
@@ -249,12 +377,14 @@ void EncoderStage::lease_ended(const LeaseReturned& message) {
   const auto entry = works_.find(message.work);
   if (entry == works_.end()) return;
   entry->second.leases.erase(message.lease);
+  entry->second.cache_leases.erase(message.lease);
   release_if_done(entry);
 }
 
 void EncoderStage::release_if_done(Works::iterator entry) {
   Work& work = entry->second;
-  if (!work.leases.empty() || !(work.finished || work.abandoned)) return;
+  if (!work.leases.empty() || !work.cache_leases.empty()) return;
+  if (!work.finished && !work.abandoned) return;
   engine_->release(entry->first);
   if (work.state_slot) free_state_slots_.push_back(*work.state_slot);
   forget(entry);

@@ -17,6 +17,7 @@
 #include "actors/export_memory.h"
 #include "actors/load_board.h"
 #include "actors/messages.h"
+#include "actors/offer_puller.h"
 #include "actors/stage_engines.h"
 #include "monitoring/trace.h"
 
@@ -30,7 +31,20 @@ struct EncoderStageSetup {
   std::shared_ptr<monitoring::Trace> trace;  // null: none
 };
 
-class EncoderStage final : public EncoderStageActor::extend<caf::reacts_to<StepAtom>>::base {
+/// From the stage's own data plane. `error` has the code ok when all went well.
+struct CachedPullEnded {
+  uint64_t pull = 0;
+  Error error;
+};
+struct CacheReached {
+  DataEndpoint owner;
+  Error error;
+};
+
+class EncoderStage final
+    : public EncoderStageActor::extend<caf::reacts_to<StepAtom>, caf::reacts_to<CachedPullEnded>,
+                                       caf::reacts_to<CacheReached>>::base,
+      private OfferPuller::Receiver {
  public:
   /// The stage dies with the error when the engine cannot be made.
   EncoderStage(caf::actor_config& config, EncoderStageSetup setup);
@@ -44,11 +58,14 @@ class EncoderStage final : public EncoderStageActor::extend<caf::reacts_to<StepA
   struct Work {
     BeginPrefill begin;
     transport::TimePoint deadline;
-    bool in_engine = false;  // else it waits for room
-    bool finished = false;   // everything is offered
-    bool abandoned = false;  // cancelled or failed: nothing more is sent
+    bool in_engine = false;     // else it waits for room
+    bool finished = false;      // everything is offered
+    bool abandoned = false;     // cancelled or failed: nothing more is sent
+    int64_t cached_blocks = 0;  // that it waits for or has taken over
+    int64_t cached_here = 0;    // of them
     int64_t offered_blocks = 0;
-    std::set<LeaseId> leases;  // live ones
+    std::set<LeaseId> leases;        // live ones of the decoder
+    std::set<LeaseId> cache_leases;  // live ones of the cache
     std::optional<size_t> state_slot;
   };
   using Works = std::map<RequestId, Work>;
@@ -58,6 +75,10 @@ class EncoderStage final : public EncoderStageActor::extend<caf::reacts_to<StepA
   /// False: the engine has no room, and work that is under way will free some.
   bool try_submit(RequestId id);
   void submit_waiting();
+  /// Fetches the cached blocks of a prompt that the engine keeps waiting for them.
+  void fetch_cached(RequestId id);
+  Status fetch_cached(RequestId id, Work& work);
+  void resume(RequestId id, int64_t blocks);
   void step();
   void trace_chunk(transport::TimePoint begin,
                    const std::vector<engine::PrefillEvent>& events) const;
@@ -66,7 +87,12 @@ class EncoderStage final : public EncoderStageActor::extend<caf::reacts_to<StepA
   /// Offers the state of a prompt that has been read, or lets it wait for a slot.
   void hand_over(RequestId id, Work& work, PrefillProgress progress);
   Status offer_state(RequestId id, Work& work, size_t slot, PrefillProgress& progress);
-  Result<Offer> offer(RequestId id, Work& work, std::span<const std::span<const std::byte>> parts);
+  struct Offered {
+    Offer offer;
+    LeaseId lease;
+  };
+  Result<Offered> offer(RequestId id, transport::TimePoint deadline,
+                        std::span<const std::span<const std::byte>> parts);
   void cancel(const Attempt& attempt);
   void cancel(Works::iterator entry);
   void lease_ended(const LeaseReturned& message);
@@ -77,8 +103,15 @@ class EncoderStage final : public EncoderStageActor::extend<caf::reacts_to<StepA
   void schedule_step();
   void publish_load();
 
+  // What was fetched from the cache.
+  void block_arrived(const Attempt& attempt, int64_t index,
+                     std::span<const std::byte> bytes) override;
+  void state_arrived(const Attempt& attempt, std::span<const std::byte> bytes) override;
+  void fetch_failed(const Attempt& attempt, const Error& error) override;
+
   EncoderStageSetup setup_;
   std::unique_ptr<EncoderEngine> engine_;
+  std::optional<OfferPuller> puller_;
   Buffer state_memory_;
   int64_t state_slot_bytes_ = 0;
   std::vector<size_t> free_state_slots_;
@@ -92,3 +125,6 @@ class EncoderStage final : public EncoderStageActor::extend<caf::reacts_to<StepA
 };
 
 }  // namespace cedar::actors
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::CachedPullEnded)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::CacheReached)

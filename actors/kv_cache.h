@@ -1,36 +1,103 @@
 #pragma once
-// Keyed KV blocks in memory, with leases: what a lease names stays until it is released or its owner dies.
+// KV blocks of finished prefixes, for requests that begin alike: in memory that other processes fetch from, found by
+// chained block keys. What stages offer is fetched behind their backs (write-behind, best effort); what a lookup finds is
+// offered in place and stays until both of its readers are done, its lease is released, or its owner dies.
 
 #include <caf/actor_addr.hpp>
 #include <caf/typed_event_based_actor.hpp>
 
 #include <map>
+#include <memory>
+#include <optional>
 #include <vector>
 
-#include "actors/block_map.h"
+#include "actors/cache_tier.h"
+#include "actors/data_plane.h"
+#include "actors/load_board.h"
 #include "actors/messages.h"
+#include "actors/offer_puller.h"
 
 namespace cedar::actors {
 
-class KvCache final : public KvCacheActor::base {
+struct KvCacheSetup {
+  int64_t capacity_bytes = 0;
+  int64_t block_bytes = 0;
+  DataPlane plane;
+  std::shared_ptr<LoadBoard> board;
+};
+
+/// From the cache's own data plane. `error` has the code ok when all went well.
+struct CachePullEnded {
+  uint64_t pull = 0;
+  Error error;
+};
+struct CacheOwnerReached {
+  DataEndpoint owner;
+  Error error;
+};
+/// Nobody reads under one of a lease's two offers any more.
+struct CacheOfferEnded {
+  LeaseId lease;
+};
+
+class KvCache final
+    : public KvCacheActor::extend<caf::reacts_to<CachePullEnded>, caf::reacts_to<CacheOwnerReached>,
+                                  caf::reacts_to<CacheOfferEnded>>::base,
+      private OfferPuller::Receiver {
  public:
-  KvCache(caf::actor_config& config, int64_t capacity_bytes);
+  /// The actor dies with the error when its memory cannot be had.
+  KvCache(caf::actor_config& config, KvCacheSetup setup);
 
   behavior_type make_behavior() override;
+  void on_exit() override;
   const char* name() const override { return "cedar.kv_cache"; }
 
  private:
   struct Lease {
     caf::actor_addr owner;
     std::vector<model::BlockKey> keys;
+    std::vector<LeaseId> offers;  // of the transport
+    size_t open = 0;              // of them
+  };
+  /// Blocks on their way here.
+  struct Store {
+    int64_t first = 0;
+    std::vector<model::BlockKey> chain;
   };
 
+  Status start();
   PrefixLease lookup(const LookupPrefix& message);
-  void release(std::map<LeaseId, Lease>::iterator lease);
+  Result<Offer> offer(const std::vector<int64_t>& slots, LeaseId lease,
+                      std::chrono::milliseconds remaining, std::vector<LeaseId>& offers);
+  void offer_ended(LeaseId lease);
+  void end(Lease& lease);
+  void watch(const caf::actor_addr& owner);
+  void unwatch(const caf::actor_addr& owner);
+  void store(const StoreBlocks& message);
+  Status fetch(const StoreBlocks& message);
+  void keep(const Store& store, int64_t block, std::span<const std::byte> bytes);
+  void publish();
 
-  BlockMap blocks_;
+  // What was fetched.
+  void block_arrived(const Attempt& attempt, int64_t index,
+                     std::span<const std::byte> bytes) override;
+  void state_arrived(const Attempt& attempt, std::span<const std::byte> bytes) override;
+  void fetch_failed(const Attempt& attempt, const Error& error) override;
+
+  KvCacheSetup setup_;
+  int64_t slot_bytes_ = 0;
+  std::shared_ptr<ExportRegion> memory_;  // null: nothing is kept
+  CacheTier tier_{0};
+  std::optional<OfferPuller> puller_;
   std::map<LeaseId, Lease> leases_;
-  uint64_t next_lease_ = 1;
+  std::map<caf::actor_addr, size_t> owners_;  // leases of each
+  std::map<HandoffId, Store> stores_;
+  uint64_t last_id_ = 0;
+  CacheUsage usage_;
 };
 
 }  // namespace cedar::actors
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::CachePullEnded)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::CacheOwnerReached)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::CacheOfferEnded)

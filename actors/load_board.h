@@ -39,6 +39,10 @@ struct LoadBoard {
     engram_misses = counts.misses;
     engram_failed_fetches = counts.failed_fetches;
   }
+  // KV cache
+  std::atomic<int64_t> cache_blocks{0};
+  std::atomic<int64_t> cache_bytes{0};
+  std::atomic<int64_t> cache_leases{0};
 };
 
 }  // namespace cedar::actors

@@ -4,7 +4,9 @@
 
 #include "actors/decoder_stage.h"
 #include "actors/encoder_stage.h"
+#include "actors/kv_cache.h"
 #include "engine/engram_source.h"
+#include "model/block_key.h"
 
 namespace cedar::actors {
 namespace {
@@ -57,6 +59,25 @@ Result<LocalEngines> make_local_engines(std::shared_ptr<const engine::LoadedMode
     engines.decoder = FirstThenNew<engine::DecodeEngine, DecoderEngine>(std::move(first), make);
   }
   return engines;
+}
+
+std::string kv_fingerprint(const engine::LoadedModel& model, const engine::EngineOptions& options) {
+  // Behind cached blocks, bounded replay computes other bytes than exact replay.
+  std::string mode = options.resume == engine::ReplayMode::exact ? "exact" : "bounded";
+  mode += " index " + std::to_string(static_cast<int>(options.numeric.index_score));
+  if (options.numeric.compat_stale_index_key) mode += " stale keys";
+  const model::Sha256 digest = model::model_fingerprint(model.checkpoint, mode);
+  return {digest.begin(), digest.end()};
+}
+
+std::function<KvCacheActor(caf::actor_system&)> cache_spawner(int64_t capacity_bytes,
+                                                              int64_t block_bytes,
+                                                              const DataPlane& plane,
+                                                              std::shared_ptr<LoadBoard> board) {
+  return [setup = KvCacheSetup{capacity_bytes, block_bytes, plane, std::move(board)}](
+             caf::actor_system& system) {
+    return KvCacheActor(system.spawn<KvCache, caf::detached>(setup));
+  };
 }
 
 StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory decoder,

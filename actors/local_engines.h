@@ -1,7 +1,9 @@
 #pragma once
 // The engines of this process and the stage actors that run them.
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "actors/data_plane.h"
 #include "actors/export_memory.h"
@@ -35,6 +37,15 @@ Result<LocalEngines> make_local_engines(std::shared_ptr<const engine::LoadedMode
                                         const engine::EngineOptions& options, StageRoles roles,
                                         std::shared_ptr<ExportMemory> memory,
                                         std::shared_ptr<engine::EngramSource> engram = nullptr);
+
+/// What KV blocks of this model and these settings are worth the same as: part of their keys.
+std::string kv_fingerprint(const engine::LoadedModel& model, const engine::EngineOptions& options);
+
+/// A KV cache of this process, on a thread of its own, because it copies much.
+std::function<KvCacheActor(caf::actor_system&)> cache_spawner(int64_t capacity_bytes,
+                                                              int64_t block_bytes,
+                                                              const DataPlane& plane,
+                                                              std::shared_ptr<LoadBoard> board);
 
 /// Stage actors of this process, on threads of their own.
 StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory decoder,

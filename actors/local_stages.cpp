@@ -46,6 +46,7 @@ LocalStages::behavior_type LocalStages::make_behavior() {
   node_.services = options_.services;
   if (spawners_.encoder) {
     node_.encoder_capacity = options_.encoder;
+    node_.fingerprint = options_.fingerprint;
     node_.encoder = spawners_.encoder(system());
     monitor(node_.encoder);
   }
@@ -53,6 +54,10 @@ LocalStages::behavior_type LocalStages::make_behavior() {
     node_.decoder_capacity = options_.decoder;
     node_.decoder = spawners_.decoder(system());
     monitor(node_.decoder);
+  }
+  if (spawners_.cache) {
+    node_.cache = spawners_.cache(system());
+    monitor(node_.cache);
   }
   announce();
   if (options_.board) delayed_send(this, options_.report_interval, TickAtom::value);
@@ -73,6 +78,7 @@ void LocalStages::announce() {
 void LocalStages::on_exit() {
   end_stage(node_.encoder);
   end_stage(node_.decoder);
+  end_stage(node_.cache);
   spawners_ = {};
   listeners_.clear();
 }
@@ -88,6 +94,11 @@ void LocalStages::on_down(const caf::down_msg& down) {
     if (!restart(decoder_restarts_, "decoder")) return;
     node_.decoder = spawners_.decoder(system());
     monitor(node_.decoder);
+  } else if (node_.cache && down.source == node_.cache.address()) {
+    destroy(node_.cache);
+    if (!restart(cache_restarts_, "cache")) return;
+    node_.cache = spawners_.cache(system());
+    monitor(node_.cache);
   } else {
     return;
   }

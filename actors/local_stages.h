@@ -20,12 +20,14 @@ struct StageSpawners {
   DataEndpoint endpoint;  // of this process
   std::function<EncoderStageActor(caf::actor_system&)> encoder;
   std::function<DecoderStageActor(caf::actor_system&)> decoder;
+  std::function<KvCacheActor(caf::actor_system&)> cache;
 };
 
 struct LocalStagesOptions {
   std::string node = "local";
   StageCapacity encoder;
   StageCapacity decoder;
+  std::string fingerprint;        // NodeDescription
   std::vector<Service> services;  // of this process; they are announced with the stages
   /// Whether the encoder's other ranks are there; asked every report_interval. While they are not, it is not announced.
   /// Null: it has none.
@@ -69,6 +71,7 @@ class LocalStages final : public LocalStagesActor::base {
   bool encoder_complete_ = true;
   std::vector<Clock::time_point> encoder_restarts_;
   std::vector<Clock::time_point> decoder_restarts_;
+  std::vector<Clock::time_point> cache_restarts_;
 };
 
 /// What a board says now.

@@ -51,6 +51,9 @@ struct NodeDescription {
   DecoderStageActor decoder;
   StageCapacity decoder_capacity;
   std::vector<Service> services;
+  KvCacheActor cache;
+  /// Of the model whose KV blocks the encoder computes: part of their keys. Empty: they are not for a cache.
+  std::string fingerprint;
 };
 
 /// What the nodes of a cluster must agree on. Texts are compared and shown as they are.
@@ -165,7 +168,8 @@ typename I::result_type inspect(I& f, Directory& x) {
 template <class I>
 typename I::result_type inspect(I& f, NodeDescription& x) {
   return f(caf::meta::type_name("NodeDescription"), x.name, x.id, x.generation, x.data_host,
-           x.data_port, x.encoder, x.encoder_capacity, x.decoder, x.decoder_capacity, x.services);
+           x.data_port, x.encoder, x.encoder_capacity, x.decoder, x.decoder_capacity, x.services,
+           x.cache, x.fingerprint);
 }
 template <class I>
 typename I::result_type inspect(I& f, ModelIdentity& x) {

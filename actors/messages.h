@@ -65,14 +65,22 @@ struct Offer {
 
 // --- to a session ----------------------------------------------------------------------------------------
 
-/// The encoder computed rows of this prompt.
+/// The encoder computed rows of this prompt, or found the first of them in the cache.
 struct PrefillProgress {
   Attempt attempt;
-  int64_t computed = 0;     // prompt tokens read so far
+  int64_t computed = 0;     // prompt tokens read so far, the cached ones included
   bool finished = false;    // nothing more will be offered
   int64_t first_block = 0;  // of `blocks`, whose ranges are whole KV blocks in order
   Offer blocks;
-  Offer state;  // one range, engine/handoff.h as bytes; when finished
+  Offer state;                // one range, engine/handoff.h as bytes; when finished
+  int64_t cached_blocks = 0;  // taken over from the cache and not offered here
+  Offer for_cache;  // the same blocks for a second reader, where BeginPrefill asked for it
+};
+/// Tokens of the answer have completed a KV block. Of prompt and answer it is number `index`.
+struct BlockWritten {
+  HandoffId id;
+  int64_t index = 0;
+  Offer block;
 };
 /// The decoder has taken over everything and begins its replay.
 struct ReplayBegun {
@@ -99,8 +107,9 @@ struct EndSession {
 };
 
 using SessionActor = caf::typed_actor<caf::reacts_to<PrefillProgress>, caf::reacts_to<ReplayBegun>,
-                                      caf::reacts_to<TokenBatch>, caf::reacts_to<PullFailed>,
-                                      caf::reacts_to<StageFailed>, caf::reacts_to<EndSession>>;
+                                      caf::reacts_to<TokenBatch>, caf::reacts_to<BlockWritten>,
+                                      caf::reacts_to<PullFailed>, caf::reacts_to<StageFailed>,
+                                      caf::reacts_to<EndSession>>;
 
 // --- to the decoder --------------------------------------------------------------------------------------
 
@@ -113,6 +122,7 @@ struct ReserveRoom {
   SessionActor session;
   DataEndpoint encoder;                 // connected to meanwhile
   std::chrono::milliseconds remaining;  // until the request's deadline
+  bool keep_blocks = false;             // offer those that the answer completes (BlockWritten)
 };
 struct RoomReserved {
   HandoffId id;
@@ -146,6 +156,11 @@ struct BeginPrefill {
   SharedRequest request;
   SessionActor session;
   std::chrono::milliseconds remaining;  // until the request's deadline; the leases end then
+  /// Leading blocks that wait at a cache, a range each. The encoder may find that they save nothing.
+  int64_t cached_blocks = 0;
+  Offer cached;
+  int64_t keep_blocks =
+      0;  // of the prompt's first blocks, those computed are offered for a cache, too
 };
 /// A lease on bytes of one prompt has ended. From the stage's own data plane.
 struct LeaseReturned {
@@ -160,19 +175,23 @@ using EncoderStageActor = caf::typed_actor<caf::reacts_to<BeginPrefill>, caf::re
 
 /// Longest cached prefix of a prompt, by chained block keys, oldest first.
 struct LookupPrefix {
-  RequestId request;
   std::vector<model::BlockKey> keys;
+  std::chrono::milliseconds remaining;  // until the request's deadline; the offers end then
 };
-using BlockBytes = std::shared_ptr<const std::vector<std::byte>>;
-/// Blocks stay pinned until ReleaseLease, or until the asking actor goes down.
+/// What was found, offered to two readers, a range a block. It stays where it is until both are done, ReleaseLease, or the
+/// asking actor goes down.
 struct PrefixLease {
   LeaseId lease;
-  std::vector<BlockBytes> blocks;  // of the leading keys that were found
+  int64_t blocks = 0;  // 0: nothing, and there is no lease
+  Offer for_encoder;
+  Offer for_decoder;
 };
-/// Offers a block; kept when there is room (best effort, never waits).
-struct StoreBlock {
-  model::BlockKey key;
-  BlockBytes bytes;
+/// Blocks to fetch and keep: best effort, never waits, no reply. The cache ends their lease.
+struct StoreBlocks {
+  int64_t first = 0;
+  std::vector<model::BlockKey>
+      chain;  // the key before block `first`, then one per range of `blocks`
+  Offer blocks;
 };
 struct ReleaseLease {
   LeaseId lease;
@@ -183,11 +202,17 @@ struct CacheUsage {
   int64_t capacity_bytes = 0;
   int64_t pinned_blocks = 0;
   int64_t leases = 0;
+  // Since the start.
+  int64_t lookups = 0;
+  int64_t hit_blocks = 0;
+  int64_t stored_blocks = 0;
+  int64_t dropped_blocks = 0;  // offered and not kept
+  int64_t evicted_blocks = 0;
 };
 using UsageAtom = caf::atom_constant<caf::atom("usage")>;
 
 using KvCacheActor =
-    caf::typed_actor<caf::replies_to<LookupPrefix>::with<PrefixLease>, caf::reacts_to<StoreBlock>,
+    caf::typed_actor<caf::replies_to<LookupPrefix>::with<PrefixLease>, caf::reacts_to<StoreBlocks>,
                      caf::reacts_to<ReleaseLease>,  // unknown lease: ignored, already released
                      caf::replies_to<UsageAtom>::with<CacheUsage>>;
 
@@ -212,6 +237,12 @@ struct EncoderChoice {
 struct DecoderChoice {
   DecoderStageActor stage;
   DataEndpoint endpoint;
+};
+/// The cache that has or gets a request's blocks. Null: there is none.
+struct CacheChoice {
+  KvCacheActor cache;
+  std::string fingerprint;  // of the model whose blocks they are
+  int64_t block_tokens = 0;
 };
 /// The session's encoder is lost or useless to its decoder: another one, with room promised there instead. While one
 /// may come soon, the reply waits. Errors: unavailable (no other stage).
@@ -261,7 +292,11 @@ typename I::result_type inspect(I& f, Offer& x) {
 template <class I>
 typename I::result_type inspect(I& f, PrefillProgress& x) {
   return f(caf::meta::type_name("PrefillProgress"), x.attempt, x.computed, x.finished,
-           x.first_block, x.blocks, x.state);
+           x.first_block, x.blocks, x.state, x.cached_blocks, x.for_cache);
+}
+template <class I>
+typename I::result_type inspect(I& f, BlockWritten& x) {
+  return f(caf::meta::type_name("BlockWritten"), x.id, x.index, x.block);
 }
 template <class I>
 typename I::result_type inspect(I& f, ReplayBegun& x) {
@@ -281,7 +316,8 @@ typename I::result_type inspect(I& f, StageFailed& x) {
 }
 template <class I>
 typename I::result_type inspect(I& f, ReserveRoom& x) {
-  return f(caf::meta::type_name("ReserveRoom"), x.id, x.request, x.session, x.encoder, x.remaining);
+  return f(caf::meta::type_name("ReserveRoom"), x.id, x.request, x.session, x.encoder, x.remaining,
+           x.keep_blocks);
 }
 template <class I>
 typename I::result_type inspect(I& f, RoomReserved& x) {
@@ -301,11 +337,24 @@ typename I::result_type inspect(I& f, CancelWork& x) {
 }
 template <class I>
 typename I::result_type inspect(I& f, BeginPrefill& x) {
-  return f(caf::meta::type_name("BeginPrefill"), x.attempt, x.request, x.session, x.remaining);
+  return f(caf::meta::type_name("BeginPrefill"), x.attempt, x.request, x.session, x.remaining,
+           x.cached_blocks, x.cached, x.keep_blocks);
 }
 template <class I>
 typename I::result_type inspect(I& f, LeaseReturned& x) {
   return f(caf::meta::type_name("LeaseReturned"), x.work, x.lease);
+}
+template <class I>
+typename I::result_type inspect(I& f, LookupPrefix& x) {
+  return f(caf::meta::type_name("LookupPrefix"), x.keys, x.remaining);
+}
+template <class I>
+typename I::result_type inspect(I& f, PrefixLease& x) {
+  return f(caf::meta::type_name("PrefixLease"), x.lease, x.blocks, x.for_encoder, x.for_decoder);
+}
+template <class I>
+typename I::result_type inspect(I& f, StoreBlocks& x) {
+  return f(caf::meta::type_name("StoreBlocks"), x.first, x.chain, x.blocks);
 }
 template <class I>
 typename I::result_type inspect(I& f, ReleaseLease& x) {
@@ -314,7 +363,7 @@ typename I::result_type inspect(I& f, ReleaseLease& x) {
 template <class I>
 typename I::result_type inspect(I& f, CacheUsage& x) {
   return f(caf::meta::type_name("CacheUsage"), x.blocks, x.bytes, x.capacity_bytes, x.pinned_blocks,
-           x.leases);
+           x.leases, x.lookups, x.hit_blocks, x.stored_blocks, x.dropped_blocks, x.evicted_blocks);
 }
 template <class I>
 typename I::result_type inspect(I& f, CancelRequest& x) {
@@ -329,9 +378,6 @@ typename I::result_type inspect(I& f, EncoderFree& x) {
 
 // One process only.
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::EndSession)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::LookupPrefix)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::PrefixLease)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::StoreBlock)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::SubmitRequest)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::EncoderChoice)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::DecoderChoice)

@@ -62,7 +62,7 @@ void OfferPuller::connected(const DataEndpoint& owner, const Status& status) {
     links_[key_of(owner)] = Link::up;
     return pump();
   }
-  log::warn("decoder", "cannot reach an encoder",
+  log::warn("transfer", "cannot reach a node",
             {{"node", int64_t{owner.node}}, {"error", status.error().message()}});
   links_.erase(key_of(owner));
   std::vector<uint64_t> lost;

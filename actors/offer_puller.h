@@ -1,5 +1,5 @@
 #pragma once
-// A decoder's side of the data plane: fetches what encoders offer into staging memory of fixed size, and says when it is
+// The fetching side of the data plane: what others offer comes into staging memory of fixed size, and says when it is
 // there. What does not fit waits in order, so a slow decoder costs memory nowhere.
 //
 // Slots of a fetch that was dropped stay out of use until the transport has called back, because until then its writer may

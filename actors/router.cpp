@@ -87,6 +87,15 @@ EncoderEntry* Router::choose_encoder(const GenerateRequest& request, const caf::
                                 prefix, avoid);
 }
 
+CacheChoice Router::choose_cache(const GenerateRequest& request,
+                                 const EncoderEntry& encoder) const {
+  const int64_t block_tokens = encoder.capacity.block_tokens;
+  if (encoder.fingerprint.empty() || block_tokens <= 0) return {};
+  // By the first block, which all turns of a conversation share.
+  return {stages_.choose_cache(prefix_hash(request.decode.prompt, block_tokens)),
+          encoder.fingerprint, block_tokens};
+}
+
 void Router::submit(SubmitRequest message) {
   const GenerateRequest& request = *message.request;
   if (draining_) return message.sink->fail(make_error(Errc::unavailable, "the server stops"));
@@ -142,10 +151,10 @@ bool Router::try_start(const Waiting& waiting) {
   running.deadline = waiting.deadline;
   promise_encoder(running, *encoder);
   promise_decoder(running, *decoder);
-  running.session = spawn<Session, caf::monitored>(
-      SessionSetup{request, waiting.message.sink, waiting.deadline, choice_of(*encoder),
-                   choice_of(*decoder), caf::actor_cast<RouterActor>(this),
-                   options_.max_replacements, options_.trace, waiting.arrival});
+  running.session = spawn<Session, caf::monitored>(SessionSetup{
+      request, waiting.message.sink, waiting.deadline, choice_of(*encoder), choice_of(*decoder),
+      caf::actor_cast<RouterActor>(this), options_.max_replacements,
+      choose_cache(*request, *encoder), options_.trace, waiting.arrival});
   sessions_[running.session.address()] = id;
   running_.emplace(id, std::move(running));
   return true;

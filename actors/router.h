@@ -79,6 +79,7 @@ class Router final : public RouterActor::extend_with<NodeListener>::base {
   Need encoder_need(const GenerateRequest& request) const;
   Need decoder_need(const GenerateRequest& request) const;
   EncoderEntry* choose_encoder(const GenerateRequest& request, const caf::actor_addr& avoid = {});
+  CacheChoice choose_cache(const GenerateRequest& request, const EncoderEntry& encoder) const;
   /// False: no room now.
   bool try_start(const Waiting& waiting);
   void start_waiting();

@@ -15,6 +15,9 @@ HandoffId new_handoff() {
   return HandoffId{uint64_t{random()} << 32 | random()};
 }
 
+/// Computing is the alternative to waiting for the cache.
+constexpr std::chrono::milliseconds kLookupTimeout{250};
+
 /// Errors that say something about the stage, not about the request: another stage may do better.
 bool stage_is_to_blame(const Error& error) {
   return error.code == Errc::unavailable || error.code == Errc::overloaded ||
@@ -39,13 +42,21 @@ Session::behavior_type Session::make_behavior() {
   monitor(setup_.encoder.stage);
   monitor(setup_.decoder.stage);
   set_down_handler([this](caf::down_msg& down) { on_down(down); });
+  if (setup_.cache.cache && setup_.cache.block_tokens > 0) {
+    keys_.emplace(setup_.cache.fingerprint, *setup_.request, setup_.cache.block_tokens);
+    use_cache_ = true;
+  }
   reserve();
   return {
       [this](PrefillProgress& message) { on_progress(std::move(message)); },
       [this](const ReplayBegun& message) { on_replay(message); },
       [this](TokenBatch& message) { on_tokens(std::move(message)); },
+      [this](const BlockWritten& message) { on_block_written(message); },
       [this](PullFailed& message) {
-        if (message.attempt == attempt_) replace_encoder(std::move(message.error));
+        if (message.attempt != attempt_) return;
+        // It may have been the cache that could not be reached; nothing says so, and another try does without.
+        if (cached_blocks_ > 0) use_cache_ = false;
+        replace_encoder(std::move(message.error));
       },
       [this](StageFailed& message) { on_stage_failed(std::move(message)); },
       [this](const EndSession& message) {
@@ -83,6 +94,7 @@ void Session::on_exit() {
   destroy(setup_.encoder.stage);
   destroy(setup_.decoder.stage);
   destroy(setup_.router);
+  destroy(setup_.cache.cache);
 }
 
 std::chrono::milliseconds Session::remaining() const {
@@ -111,16 +123,18 @@ void Session::reserve() {
                       {setup_.request},
                       SessionActor{this},
                       setup_.encoder.endpoint,
-                      remaining()})
+                      remaining(),
+                      keys_.has_value()})
       .then(
           [this](const RoomReserved& reply) {
             if (reply.id != attempt_.handoff) return;
             has_room_ = true;
-            if (phase_ == Phase::reserving) prefill();
+            try_prefill();
           },
           [this, handoff = attempt_.handoff](const caf::error& error) {
             if (handoff == attempt_.handoff) on_no_room(error);
           });
+  look_up();
 }
 
 void Session::on_no_room(const caf::error& error) {
@@ -132,14 +146,55 @@ void Session::on_no_room(const caf::error& error) {
   }
 }
 
+void Session::look_up() {
+  release_hit();
+  cached_blocks_ = 0;
+  // The last token is always computed.
+  const int64_t blocks =
+      keys_ && use_cache_
+          ? std::min(keys_->blocks(), (tokens_to_read() - 1) / keys_->block_tokens())
+          : 0;
+  looked_up_ = blocks == 0;
+  if (looked_up_) return try_prefill();
+  request(setup_.cache.cache, kLookupTimeout, LookupPrefix{keys_->of(0, blocks), remaining()})
+      .then(
+          [this, attempt = attempt_](PrefixLease& hit) {
+            if (attempt == attempt_ && !looked_up_) return on_hit(std::move(hit));
+            if (hit.blocks > 0) send(setup_.cache.cache, ReleaseLease{hit.lease});
+          },
+          [this, attempt = attempt_](const caf::error&) {
+            if (attempt == attempt_) on_hit({});
+          });
+}
+
+void Session::on_hit(PrefixLease hit) {
+  hit_ = std::move(hit);
+  looked_up_ = true;
+  try_prefill();
+}
+
+void Session::release_hit() {
+  if (hit_.blocks > 0) send(setup_.cache.cache, ReleaseLease{hit_.lease});
+  hit_ = {};
+}
+
+void Session::try_prefill() {
+  if (phase_ == Phase::reserving && has_room_ && looked_up_) prefill();
+}
+
 void Session::prefill() {
   enter(Phase::prefilling);
   if (!resumed() && told_computed_ < 0) {
     told_computed_ = 0;
     setup_.sink->event(PrefillEvent{0, prompt_tokens()});
   }
-  send(setup_.encoder.stage,
-       BeginPrefill{attempt_, {setup_.request}, SessionActor{this}, remaining()});
+  send(setup_.encoder.stage, BeginPrefill{attempt_,
+                                          {setup_.request},
+                                          SessionActor{this},
+                                          remaining(),
+                                          hit_.blocks,
+                                          hit_.for_encoder,
+                                          keys_ ? tokens_to_read() / keys_->block_tokens() : 0});
 }
 
 void Session::on_progress(PrefillProgress progress) {
@@ -151,6 +206,18 @@ void Session::on_progress(PrefillProgress progress) {
     return;
   }
   if (phase_ != Phase::prefilling) return;
+  if (hit_.blocks > 0) {
+    cached_blocks_ = progress.cached_blocks;
+    if (cached_blocks_ == hit_.blocks) {
+      send(setup_.decoder.stage, ImportBlocks{attempt_, 0, std::move(hit_.for_decoder)});
+      hit_ = {};
+    } else {
+      // The encoder computes instead, and offers what it computes.
+      cached_blocks_ = 0;
+      release_hit();
+    }
+    progress.computed = std::max(progress.computed, cached_tokens());
+  }
   // The decoder first: it is what the client waits for.
   if (!progress.blocks.empty()) {
     send(setup_.decoder.stage,
@@ -161,13 +228,18 @@ void Session::on_progress(PrefillProgress progress) {
     send(setup_.decoder.stage, TakeOver{attempt_, std::move(progress.state)});
     send(setup_.router, EncoderFree{id()});
   }
+  if (keys_ && !progress.for_cache.empty()) {
+    const int64_t whole = progress.computed / keys_->block_tokens();
+    keep(progress.first_block, whole - progress.first_block, std::move(progress.for_cache));
+  }
   if (resumed()) return;  // the client has heard of its prompt
   if (progress.computed > told_computed_) {
     told_computed_ = progress.computed;
     setup_.sink->event(PrefillEvent{progress.computed, prompt_tokens()});
   }
   if (progress.finished && !std::exchange(told_read_, true)) {
-    setup_.sink->event(PromptReadEvent{prompt_tokens(), 0});
+    setup_.sink->event(
+        PromptReadEvent{prompt_tokens(), std::min(cached_tokens(), prompt_tokens())});
   }
 }
 
@@ -188,12 +260,27 @@ void Session::on_tokens(TokenBatch batch) {
     token.id = id();  // not the stage's own number
     emitted_.push_back(token.token.token);
   }
+  if (keys_) {
+    std::vector<TokenId> tokens;
+    for (const engine::TokenEvent& token : batch.tokens) tokens.push_back(token.token.token);
+    keys_->append(tokens);
+  }
   if (!batch.tokens.empty()) setup_.sink->event(TokensEvent{std::move(batch.tokens)});
   if (failed) {
     fail(last.error.value_or(make_error(Errc::internal, "the decoder gave no reason")));
   } else if (last.finish != engine::FinishReason::none) {
     finish(last.finish);
   }
+}
+
+void Session::on_block_written(const BlockWritten& message) {
+  if (message.id == attempt_.handoff) keep(message.index, 1, message.block);
+}
+
+void Session::keep(int64_t first, int64_t count, Offer blocks) {
+  if (!keys_ || first < 0 || count < 1 || first + count > keys_->blocks()) return;
+  send(setup_.cache.cache,
+       StoreBlocks{first, keys_->chain(first, first + count), std::move(blocks)});
 }
 
 void Session::on_stage_failed(StageFailed message) {
@@ -232,7 +319,7 @@ void Session::replace_encoder(Error reason) {
             setup_.encoder = std::move(choice);
             monitor(setup_.encoder.stage);
             enter(Phase::reserving);
-            if (has_room_) prefill();
+            look_up();
           },
           [this, attempt = attempt_, reason](const caf::error&) {
             if (attempt == attempt_ && phase_ == Phase::rerouting) fail(reason);

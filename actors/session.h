@@ -6,14 +6,19 @@
 // A lost stage is replaced, a few times and within the request's own deadline. Another encoder reads the prompt again,
 // and the decoder keeps the blocks it has. Another decoder begins again from the prompt and the tokens that the client
 // has; the answer goes on with the next index.
+//
+// Before a prompt is read, the cache is asked once what it has of it; encoder and decoder fetch that from the cache, and the
+// cache fetches what they compute. All of this is best effort: a cache that is slow, lost or useless is done without.
 
 #include <caf/typed_event_based_actor.hpp>
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "actors/messages.h"
+#include "actors/prompt_keys.h"
 #include "monitoring/trace.h"
 
 namespace cedar::actors {
@@ -25,7 +30,8 @@ struct SessionSetup {
   EncoderChoice encoder;
   DecoderChoice decoder;
   RouterActor router;
-  int32_t max_replacements = 3;                     // of stages
+  int32_t max_replacements = 3;  // of stages
+  CacheChoice cache;
   std::shared_ptr<monitoring::Trace> trace;         // null: none
   std::chrono::steady_clock::time_point arrival{};  // of the request
 };
@@ -57,16 +63,27 @@ class Session final : public SessionActor::base {
     return static_cast<int64_t>(setup_.request->decode.prompt.size());
   }
   bool resumed() const { return !setup_.request->decode.emitted.empty(); }
+  int64_t tokens_to_read() const {
+    return prompt_tokens() + static_cast<int64_t>(setup_.request->decode.emitted.size());
+  }
+  int64_t cached_tokens() const { return keys_ ? cached_blocks_ * keys_->block_tokens() : 0; }
   std::chrono::milliseconds remaining() const;
   /// Ends the phase that was, in the trace.
   void enter(Phase phase);
   void reserve();
   void on_no_room(const caf::error& error);
+  void look_up();
+  void on_hit(PrefixLease hit);
+  void release_hit();
+  /// When there is room and the cache has answered.
+  void try_prefill();
   void prefill();
   void on_down(const caf::down_msg& down);
   void on_progress(PrefillProgress progress);
   void on_replay(const ReplayBegun& message);
   void on_tokens(TokenBatch batch);
+  void on_block_written(const BlockWritten& message);
+  void keep(int64_t first, int64_t count, Offer blocks);
   void on_stage_failed(StageFailed message);
   void replace_encoder(Error reason);
   void replace_decoder(Error reason);
@@ -86,8 +103,13 @@ class Session final : public SessionActor::base {
   int32_t replacements_ = 0;
   int64_t told_computed_ = -1;  // of the prompt, so that progress never goes back
   bool told_read_ = false;
-  bool has_room_ = false;         // at the decoder, for this hand-off
-  std::vector<TokenId> emitted_;  // by this decoder
+  bool has_room_ = false;           // at the decoder, for this hand-off
+  std::optional<PromptKeys> keys_;  // of prompt and answer, where there is a cache
+  bool use_cache_ = false;          // for reading; what is computed is kept anyway
+  bool looked_up_ = false;          // the cache has answered, or will not
+  PrefixLease hit_;                 // blocks 0: none, or it is passed on
+  int64_t cached_blocks_ = 0;       // of the prompt, that the encoder did not compute
+  std::vector<TokenId> emitted_;    // by this decoder
 };
 
 }  // namespace cedar::actors

@@ -17,6 +17,14 @@ class PrefillAdapter final : public EncoderEngine {
   std::span<const std::byte> block(RequestId id, int64_t index) const override {
     return engine_->block(id, index);
   }
+  int64_t block_bytes() const override { return engine_->model().layout.block_bytes; }
+  int64_t usable_blocks(Position length, int64_t cached) const override {
+    return engine_->usable_blocks(length, cached);
+  }
+  Status import_block(RequestId id, int64_t index, std::span<const std::byte> bytes) override {
+    return engine_->import_block(id, index, bytes);
+  }
+  Status resume(RequestId id, int64_t blocks) override { return engine_->resume(id, blocks); }
   Result<engine::Handoff> take_handoff(RequestId id) override { return engine_->take_handoff(id); }
   int64_t max_handoff_bytes() const override { return engine_->max_handoff_bytes(); }
   void release(RequestId id) override { engine_->release(id); }
@@ -40,6 +48,9 @@ class DecodeAdapter final : public DecoderEngine {
     return engine_->start(id, std::move(handoff));
   }
   void cancel(RequestId id) override { engine_->cancel(id); }
+  void on_block(engine::DecodeEngine::BlockSink sink) override {
+    engine_->on_block(std::move(sink));
+  }
   int64_t block_bytes() const override { return engine_->block_bytes(); }
   int64_t max_handoff_bytes() const override { return engine_->max_handoff_bytes(); }
   bool idle() const override { return engine_->idle(); }

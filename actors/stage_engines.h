@@ -21,6 +21,15 @@ class EncoderEngine {
   virtual bool idle() const = 0;
   virtual Result<std::vector<engine::PrefillEvent>> step() = 0;
   virtual std::span<const std::byte> block(RequestId id, int64_t index) const = 0;
+  // Of prompts whose first blocks are known. An engine that computes everything has no use for them.
+  virtual int64_t block_bytes() const { return 0; }
+  virtual int64_t usable_blocks(Position, int64_t) const { return 0; }
+  virtual Status import_block(RequestId, int64_t, std::span<const std::byte>) {
+    return make_error(Errc::unsupported, "this engine computes everything");
+  }
+  virtual Status resume(RequestId, int64_t) {
+    return make_error(Errc::unsupported, "this engine computes everything");
+  }
   virtual Result<engine::Handoff> take_handoff(RequestId id) = 0;
   virtual int64_t max_handoff_bytes() const = 0;
   virtual void release(RequestId id) = 0;
@@ -35,6 +44,8 @@ class DecoderEngine {
   virtual Status import_block(RequestId id, int64_t index, std::span<const std::byte> bytes) = 0;
   virtual Status start(RequestId id, engine::Handoff handoff) = 0;
   virtual void cancel(RequestId id) = 0;
+  /// An engine may never call it.
+  virtual void on_block(engine::DecodeEngine::BlockSink) {}
   virtual int64_t block_bytes() const = 0;
   virtual int64_t max_handoff_bytes() const = 0;
   virtual bool idle() const = 0;

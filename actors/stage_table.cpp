@@ -31,7 +31,9 @@ void replace(std::vector<Entry>& stages, Entry fresh, std::vector<caf::actor_add
   const auto known = std::find_if(stages.begin(), stages.end(),
                                   [&](const Entry& e) { return e.node == fresh.node; });
   const bool same = known != stages.end() && fresh.actor && known->actor == fresh.actor;
-  if (same) fresh.ledger = known->ledger;
+  if constexpr (requires { fresh.ledger; }) {
+    if (same) fresh.ledger = known->ledger;
+  }
   if (known != stages.end()) stages.erase(known);
   if (!fresh.actor) return;
   if (!same) to_watch.push_back(fresh.actor.address());
@@ -78,16 +80,29 @@ uint64_t prefix_hash(const std::vector<TokenId>& prompt, int64_t tokens) {
 std::vector<caf::actor_addr> StageTable::join(const NodeDescription& node) {
   std::vector<caf::actor_addr> to_watch;
   const DataEndpoint endpoint{node.data_host, node.data_port, node.id.value, node.generation};
-  replace(
-      encoders_,
-      EncoderEntry{
-          node.name, node.generation, node.encoder, endpoint, node.encoder_capacity, {}, {}, false},
-      to_watch);
-  replace(
-      decoders_,
-      DecoderEntry{
-          node.name, node.generation, node.decoder, endpoint, node.decoder_capacity, {}, {}, false},
-      to_watch);
+  replace(encoders_,
+          EncoderEntry{node.name,
+                       node.generation,
+                       node.encoder,
+                       endpoint,
+                       node.encoder_capacity,
+                       {},
+                       {},
+                       false,
+                       node.fingerprint},
+          to_watch);
+  replace(decoders_,
+          DecoderEntry{node.name,
+                       node.generation,
+                       node.decoder,
+                       endpoint,
+                       node.decoder_capacity,
+                       {},
+                       {},
+                       false,
+                       {}},
+          to_watch);
+  replace(caches_, CacheEntry{node.name, node.generation, node.cache, false}, to_watch);
   return to_watch;
 }
 
@@ -95,12 +110,13 @@ bool StageTable::leave(const std::string& name, uint64_t generation) {
   const auto same = [&](const auto& e) { return e.node == name && e.generation == generation; };
   const bool encoder = erase_if(encoders_, same);
   const bool decoder = erase_if(decoders_, same);
-  return encoder || decoder;
+  const bool cache = erase_if(caches_, same);
+  return encoder || decoder || cache;
 }
 
 bool StageTable::drop(const caf::actor_addr& stage) {
   const auto same = [&](const auto& e) { return e.actor.address() == stage; };
-  return erase_if(encoders_, same) || erase_if(decoders_, same);
+  return erase_if(encoders_, same) || erase_if(decoders_, same) || erase_if(caches_, same);
 }
 
 bool StageTable::report(const NodeReport& report) {
@@ -108,19 +124,21 @@ bool StageTable::report(const NodeReport& report) {
   const auto update = [&](auto& stages) {
     for (auto& stage : stages) {
       if (stage.node != report.name || stage.generation != report.generation) continue;
-      stage.load = report.load;
+      if constexpr (requires { stage.load; }) stage.load = report.load;
       changed = changed || stage.draining != report.draining;
       stage.draining = report.draining;
     }
   };
   update(encoders_);
   update(decoders_);
+  update(caches_);
   return changed;
 }
 
 void StageTable::clear() {
   encoders_.clear();
   decoders_.clear();
+  caches_.clear();
 }
 
 EncoderEntry* StageTable::choose_encoder(const Need& need, uint64_t prefix, int64_t slack_tokens,
@@ -142,6 +160,15 @@ DecoderEntry* StageTable::choose_decoder(const Need& need, const caf::actor_addr
   return choose(decoders_, need, avoid, [](const DecoderEntry& a, const DecoderEntry& b) {
     return sequences_held(a) < sequences_held(b);
   });
+}
+
+KvCacheActor StageTable::choose_cache(uint64_t prefix) const {
+  const CacheEntry* best = nullptr;
+  for (const CacheEntry& cache : caches_) {
+    if (cache.draining) continue;
+    if (best == nullptr || draw(prefix, cache.node) > draw(prefix, best->node)) best = &cache;
+  }
+  return best != nullptr ? best->actor : KvCacheActor{};
 }
 
 NodeLoad StageTable::total_load() const {

@@ -41,6 +41,7 @@ struct StageEntry {
   Ledger ledger;
   NodeLoad load;  // as last reported
   bool draining = false;
+  std::string fingerprint;  // NodeDescription
 
   bool fits(const Need& need) const {
     return ledger.sequences < capacity.sequences && ledger.blocks + need.blocks <= capacity.blocks;
@@ -71,6 +72,8 @@ class StageTable {
   EncoderEntry* choose_encoder(const Need& need, uint64_t prefix, int64_t slack_tokens,
                                const caf::actor_addr& avoid = {});
   DecoderEntry* choose_decoder(const Need& need, const caf::actor_addr& avoid = {});
+  /// The cache of all prompts of one beginning. Null: there is none.
+  KvCacheActor choose_cache(uint64_t prefix) const;
 
   /// Counts a promise at a stage, or takes it back. Unknown stages are ignored: their ledger went with them.
   void promise(const caf::actor_addr& stage, const Need& need) { book(stage, need, 1); }
@@ -99,8 +102,15 @@ class StageTable {
   }
   void book(const caf::actor_addr& stage, const Need& need, int64_t sign);
 
+  struct CacheEntry {
+    std::string node;
+    uint64_t generation = 0;
+    KvCacheActor actor;
+    bool draining = false;
+  };
   std::vector<EncoderEntry> encoders_;
   std::vector<DecoderEntry> decoders_;
+  std::vector<CacheEntry> caches_;
 };
 
 }  // namespace cedar::actors

@@ -6,7 +6,6 @@
 #include <thread>
 #include <utility>
 
-#include "actors/kv_cache.h"
 #include "actors/local_engines.h"
 #include "actors/message_types.h"
 #include "actors/system_impl.h"
@@ -52,6 +51,8 @@ Stats ActorClient::stats() const {
   stats.decoder_free_blocks = board_->decoder_free_blocks;
   stats.decoder_total_blocks = board_->decoder_total_blocks;
   stats.engram = board_->engram();
+  stats.cache_blocks = board_->cache_blocks;
+  stats.cache_bytes = board_->cache_bytes;
   stats.live_actors = static_cast<int64_t>(system_.registry().running());
   return stats;
 }
@@ -116,10 +117,8 @@ void System::Impl::stop() {
   // The router first: it tells every request.
   end_actor(caf::actor_cast<caf::strong_actor_ptr>(router));
   end_actor(caf::actor_cast<caf::strong_actor_ptr>(stages));
-  if (kv_cache) end_actor(caf::actor_cast<caf::strong_actor_ptr>(kv_cache));
   destroy(router);
   destroy(stages);
-  destroy(kv_cache);
   system->await_all_actors_done();
   // Its callbacks speak to actors.
   transport->shutdown();
@@ -131,16 +130,20 @@ Result<std::unique_ptr<System>> System::start(std::shared_ptr<const engine::Load
                                               const SystemOptions& options) {
   auto impl = std::make_unique<Impl>(options);
   CEDAR_TRY(auto engines, make_local_engines(model, options.engine, {}, impl->memory));
-  impl->kv_cache = impl->system->spawn<KvCache>(options.cache_bytes);
   RouterOptions router;
   router.max_queued = options.max_queued;
   router.trace = options.trace;
   LocalStagesOptions stages;
   stages.encoder = engines.encoder_capacity;
   stages.decoder = engines.decoder_capacity;
-  impl->start_router(
-      router, stages,
-      detached_stages(std::move(engines.encoder), std::move(engines.decoder), *impl));
+  StageSpawners spawners =
+      detached_stages(std::move(engines.encoder), std::move(engines.decoder), *impl);
+  if (options.cache_bytes > 0) {
+    stages.fingerprint = kv_fingerprint(*model, options.engine);
+    spawners.cache =
+        cache_spawner(options.cache_bytes, model->layout.block_bytes, impl->plane, impl->board);
+  }
+  impl->start_router(router, stages, std::move(spawners));
   return std::make_unique<System>(std::move(impl));
 }
 

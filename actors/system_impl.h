@@ -47,7 +47,6 @@ struct System::Impl {
   std::shared_ptr<monitoring::Trace> trace;  // null: none
   RouterActor router;
   LocalStagesActor stages;
-  KvCacheActor kv_cache;
   std::unique_ptr<ActorClient> client;
 
   /// The router, and the stages of this process, which register with it.

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "actors/client.h"
+#include "model/block_key.h"
 
 namespace cedar {
 
@@ -30,6 +31,23 @@ typename I::result_type inspect(I& f, Error& x) {
 }
 
 }  // namespace cedar
+
+namespace cedar::model {
+
+template <class I>
+typename I::result_type inspect(I& f, BlockKey& x) {
+  uint64_t words[4];
+  static_assert(sizeof words == sizeof x.digest);
+  std::memcpy(words, x.digest.data(), sizeof words);
+  auto load = [&]() -> caf::error {
+    std::memcpy(x.digest.data(), words, sizeof words);
+    return caf::none;
+  };
+  return f(caf::meta::type_name("BlockKey"), words[0], words[1], words[2], words[3],
+           caf::meta::load_callback(load));
+}
+
+}  // namespace cedar::model
 
 namespace cedar::engine {
 
@@ -99,7 +117,8 @@ namespace cedar::actors {
 
 template <class I>
 typename I::result_type inspect(I& f, GenerateRequest& x) {
-  return f(caf::meta::type_name("GenerateRequest"), x.decode, x.images, x.deadline, x.priority);
+  return f(caf::meta::type_name("GenerateRequest"), x.decode, x.images, x.deadline, x.priority,
+           x.cache_salt);
 }
 
 }  // namespace cedar::actors

@@ -85,13 +85,6 @@ Status check_pipeline_ends(const config::ClusterConfig& c) {
 
 Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& c,
                                                 const config::NodeSettings& node) {
-  for (const char* role : {"cache"}) {
-    if (node.has(role)) {
-      return make_error(Errc::invalid_config,
-                        "node " + node.name + ".roles: this version has no " + std::string(role) +
-                            " nodes; gateway, encoder, decoder, engram and indexer only");
-    }
-  }
   actors::ClusterNodeOptions options;
   options.cluster = c.cluster.name;
   if (!c.cluster.secret_file.empty()) {
@@ -137,6 +130,7 @@ Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& c,
   options.encoder = node.has("encoder");
   options.decoder = node.has("decoder");
   if (!node.pipeline.empty()) options.encoder_pipeline = pipeline_place(c, node);
+  options.cache = node.has("cache");
   if (!node.data.empty()) {
     CEDAR_TRY(const config::HostPort data, config::parse_host_port(node.data));
     options.data.listen_host = data.host;
@@ -170,7 +164,9 @@ void identify_model(actors::ClusterNodeOptions& options, const ModelText& text,
                     const model::Checkpoint* weights) {
   const auto plan = model::make_layer_plan(text.config);
   CEDAR_ASSERT(plan.has_value(), "load_model_config has checked it");
-  options.kv_layout = describe(model::make_kv_layout(text.config, *plan));
+  const model::KvLayout layout = model::make_kv_layout(text.config, *plan);
+  options.kv_layout = describe(layout);
+  options.block_bytes = layout.block_bytes;
   options.model_config = short_hex(digest_of(text.config.canonical_json));
   if (weights != nullptr) options.weights = short_hex(model::model_fingerprint(*weights, ""));
 }

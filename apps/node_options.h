@@ -8,8 +8,7 @@
 
 namespace cedar::apps {
 
-/// Everything but the model's digests. Errors: invalid_config for a role that this version does not have, and for a
-/// secret file that cannot be read.
+/// Everything but the model's digests. Errors: invalid_config for a secret file that cannot be read.
 Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& config,
                                                 const config::NodeSettings& node);
 

@@ -33,7 +33,7 @@ int fail(const std::string& message) {
 struct Arguments {
   std::string config_file;
   std::string model, name, host, thinking, replay, device, trace;
-  std::optional<int64_t> port, threads, max_sequences, max_context;
+  std::optional<int64_t> port, threads, max_sequences, max_context, cache_mib;
 };
 
 void declare(CLI::App& app, Arguments& a) {
@@ -45,6 +45,8 @@ void declare(CLI::App& app, Arguments& a) {
   app.add_option("--threads", a.threads, "CPU threads per stage (default: all usable processors)")
       ->check(any_integer());
   app.add_option("--max-sequences", a.max_sequences, "requests in flight (default 8)")
+      ->check(any_integer());
+  app.add_option("--cache-mib", a.cache_mib, "memory of the KV block cache; 0: none (default 64)")
       ->check(any_integer());
   app.add_option("--max-context", a.max_context,
                  "tokens of prompt and answer (default: what the model allows)")
@@ -70,6 +72,7 @@ Error by_flag(Error error, const Arguments& a) {
       {"engine.threads ", "--threads ", a.threads.has_value()},
       {"engine.max_sequences ", "--max-sequences ", a.max_sequences.has_value()},
       {"engine.max_context_tokens ", "--max-context ", a.max_context.has_value()},
+      {"actors.cache_mib ", "--cache-mib ", a.cache_mib.has_value()},
   };
   for (const Flag& flag : flags) {
     const std::string setting = flag.setting;
@@ -99,6 +102,7 @@ Result<config::ServeConfig> read_config(const Arguments& a) {
   number(a.threads, c.engine.threads);
   number(a.max_sequences, c.engine.max_sequences);
   number(a.max_context, c.engine.max_context_tokens);
+  number(a.cache_mib, c.actors.cache_mib);
   if (const Status valid = config::validate(c); !valid) return by_flag(valid.error(), a);
   return c;
 }

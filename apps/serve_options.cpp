@@ -22,6 +22,8 @@ actors::SystemOptions system_options(const config::ServeConfig& c, Device device
       c.engine.replay == "exact" ? engine::ReplayMode::exact : engine::ReplayMode::bounded;
   options.engine.index_service_min_tokens = c.engine.index_service_min_tokens;
   options.index_timeout = Milliseconds(c.engine.index_service_timeout_ms);
+  options.engine.resume =
+      c.engine.resume == "exact" ? engine::ReplayMode::exact : engine::ReplayMode::bounded;
   options.scheduler_threads = c.actors.scheduler_threads;
   options.max_throughput = c.actors.max_throughput;
   options.max_queued = c.actors.max_queued;

@@ -27,6 +27,7 @@ NodeSettings node_defaults(const ServeConfig& serve) {
   node.prefill_chunk_tokens = serve.engine.prefill_chunk_tokens;
   node.index_service_min_tokens = serve.engine.index_service_min_tokens;
   node.engram = serve.engine.engram;
+  node.cache_mib = serve.actors.cache_mib;
   node.http_host = serve.http.host;
   node.http_port = serve.http.port;
   return node;
@@ -285,6 +286,7 @@ ServeConfig ClusterConfig::serve_config(const NodeSettings& node) const {
   config.engine.prefill_chunk_tokens = node.prefill_chunk_tokens;
   config.engine.index_service_min_tokens = node.index_service_min_tokens;
   config.engine.engram = node.engram;
+  config.actors.cache_mib = node.cache_mib;
   config.http.host = node.http_host;
   config.http.port = node.http_port;
   return config;

@@ -65,6 +65,7 @@ struct NodeSettings {
   int64_t index_service_min_tokens = 0;
   int64_t indexer_mib = 1024;
   std::string engram;
+  int64_t cache_mib = 0;
   std::string http_host;
   int64_t http_port = 0;
   // Of the role engram.

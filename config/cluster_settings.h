@@ -76,6 +76,7 @@ void visit_node_settings(Node& n, Visitor& v) {
             "instead of engine.index_service_min_tokens");
   v.integer("indexer_mib", n.indexer_mib, 1, int64_t{1} << 16, "memory of an indexer for keys");
   v.choice("engram", n.engram, {"local", "service"}, "instead of engine.engram");
+  v.integer("cache_mib", n.cache_mib, 0, kMany, "instead of actors.cache_mib");
   v.text("http_host", n.http_host, "instead of http.host");
   v.integer("http_port", n.http_port, 0, 65535, "instead of http.port");
   v.integer("engram_shard", n.engram_shard, 0, 4095,

@@ -29,6 +29,7 @@ struct EngineSettings {
   int64_t prefill_chunk_tokens = 512;
   int64_t max_context_tokens = 0;  // 0: what the model allows
   std::string replay = "bounded";  // "bounded" or "exact"
+  std::string resume = "exact";    // "bounded" or "exact"
   std::string engram = "local";    // "local", or "service": the cluster's engram nodes
   int64_t engram_timeout_ms = 2000;
   int64_t engram_cache_mib = 64;

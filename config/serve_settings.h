@@ -41,6 +41,8 @@ void visit_settings(Config& c, Visitor& v) {
   v.integer("index_service_timeout_ms", c.engine.index_service_timeout_ms, 1, kHourMs,
             "an indexer that has not answered is done without");
   v.choice("replay", c.engine.replay, {"bounded", "exact"}, "how the decoder rebuilds its windows");
+  v.choice("resume", c.engine.resume, {"bounded", "exact"},
+           "how the encoder rebuilds its windows behind cached blocks");
   v.choice(
       "engram", c.engine.engram, {"local", "service"},
       "rows of the Engram tables: from the checkpoint here, or from the cluster's engram nodes");
@@ -55,7 +57,8 @@ void visit_settings(Config& c, Visitor& v) {
   v.integer("max_throughput", c.actors.max_throughput, 1, 100000,
             "messages an actor handles before it yields its thread");
   v.integer("max_queued", c.actors.max_queued, 0, 1000000, "requests waiting for room");
-  v.integer("cache_mib", c.actors.cache_mib, 0, kMany, "bound of the in-memory KV block cache");
+  v.integer("cache_mib", c.actors.cache_mib, 0, kMany,
+            "memory of the KV block cache (role cache in a cluster); 0: none");
 
   v.table("http");
   v.text("host", c.http.host, "address to listen on");

@@ -15,10 +15,10 @@ namespace structured {
 class Constraints;
 }
 
-/// How the decoder half rebuilds its windows from the encoder's last rows (spec/ced.md 3, 4).
+/// How a half rebuilds windows whose rows were computed elsewhere (spec/ced.md 3, 4, 7).
 enum class ReplayMode : uint8_t {
-  bounded,  // the last `window` rows: what the release does; approximate
-  exact,    // (window - 1) * decoder layers + 1 rows: equal to a full prefill
+  bounded,  // from the last `window` rows: what the release does; approximate
+  exact,  // from (window - 1) rows a layer before the first one that is kept: equal to a full prefill
 };
 
 struct NumericOptions {
@@ -33,10 +33,12 @@ struct EngineOptions {
   int threads = 1;
   int64_t kv_pool_blocks =
       0;  // pages of one engine's pool; 0: enough for one sequence of full length
-  int32_t max_sequences = 8;           // sequence slots of one engine
-  int64_t prefill_chunk_tokens = 512;  // rows of one encoder step, over all requests in it
-  int64_t max_context_tokens = 0;      // 0: the model's max_position_embeddings
-  ReplayMode replay = ReplayMode::bounded;
+  int32_t max_sequences = 8;                // sequence slots of one engine
+  int64_t prefill_chunk_tokens = 512;       // rows of one encoder step, over all requests in it
+  int64_t max_context_tokens = 0;           // 0: the model's max_position_embeddings
+  ReplayMode replay = ReplayMode::bounded;  // of the decoder half, from the encoder's last rows
+  /// Of the encoder half, behind cached blocks. Exact: a cache changes nothing but the time (decision 16).
+  ReplayMode resume = ReplayMode::exact;
   NumericOptions numeric;
   /// GPU: decode steps without replayed prompt rows are recorded once a shape and replayed. The same bits as launches.
   bool decode_graphs = true;

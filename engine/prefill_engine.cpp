@@ -15,13 +15,17 @@ struct PrefillEngine::Impl {
   PrefillQueue queue;
 };
 
-Position resume_start(const LoadedModel& model, ReplayMode mode, Position cached, Position length) {
+Position resume_start(const LoadedModel& model, const EngineOptions& options, Position cached,
+                      Position length) {
   if (cached == 0) return 0;
   const int64_t window = model.config.sliding_window;
-  if (mode == ReplayMode::bounded) return std::max<Position>(0, cached - window);
+  const Position replayed = length - replay_rows(model, options.replay, length);
+  if (options.resume == ReplayMode::bounded) {
+    return std::max<Position>(0, std::min(cached - window, replayed));
+  }
   // A row of the stream behind the encoder depends on (window - 1) rows before it per layer. Kept are the rows behind the
   // cached ones, and those that the decoder replays.
-  const Position kept = std::min<Position>(cached, length - replay_rows(model, mode, length));
+  const Position kept = std::min(cached, replayed);
   return std::max<Position>(0, kept - (window - 1) * model.plan.encoder_layers());
 }
 
@@ -57,8 +61,7 @@ bool PrefillEngine::idle() const { return impl_->queue.idle(); }
 int64_t PrefillEngine::usable_blocks(Position length, int64_t cached_blocks) const {
   const int64_t block = model().layout.block_tokens;
   const int64_t blocks = std::min(cached_blocks, (length - 1) / block);
-  const ReplayMode replay = impl_->rank->options().replay;
-  return resume_start(model(), replay, blocks * block, length) > 0 ? blocks : 0;
+  return resume_start(model(), impl_->rank->options(), blocks * block, length) > 0 ? blocks : 0;
 }
 
 Status PrefillEngine::import_block(RequestId id, int64_t index, std::span<const std::byte> bytes) {

@@ -52,8 +52,10 @@ struct PrefillLoad {
 
 /// Where a prompt of `length` tokens is entered whose first `cached` tokens have their global rows already. The rows from
 /// there to `cached` are computed again for their windows and, where the decoder replays them, for their boundary rows, but
-/// store no global rows. `exact`: early enough that no truncated window reaches anything that is kept (spec/ced.md 7).
-Position resume_start(const LoadedModel& model, ReplayMode mode, Position cached, Position length);
+/// store no global rows. With `options.resume` exact, early enough that no truncated window reaches anything that is kept
+/// (spec/ced.md 7).
+Position resume_start(const LoadedModel& model, const EngineOptions& options, Position cached,
+                      Position length);
 
 /// One thread drives one engine.
 class PrefillEngine {

@@ -197,8 +197,7 @@ Result<Position> PrefillRank::resume(RequestId id, int64_t blocks) {
                           std::to_string(here - prefill->imported.begin()) + " were imported");
   }
   prefill->cached = blocks * impl_->model->layout.block_tokens;
-  prefill->start =
-      resume_start(*impl_->model, impl_->options.replay, prefill->cached, prefill->length);
+  prefill->start = resume_start(*impl_->model, impl_->options, prefill->cached, prefill->length);
   prefill->computed = prefill->start;
   prefill->shown_blocks = blocks;
   prefill->waits_for_blocks = false;

@@ -84,6 +84,8 @@ class KeyUse {
   void charge(int64_t tokens) {
     if (account_ != nullptr) account_->charge(tokens);
   }
+  /// Null: empty.
+  const KeyAccount* account() const { return account_; }
   void release() {
     if (KeyAccount* account = std::exchange(account_, nullptr)) account->leave();
   }

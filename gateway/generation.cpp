@@ -60,11 +60,20 @@ std::shared_ptr<Generation> Generation::start(GatewayContext& context,
 }
 
 void Generation::submit() {
+  // Nobody learns from timing what others have asked: cached prefixes are those of one key, and of what the client adds to
+  // tell its own users apart. The letter keeps the two kinds of salt apart.
+  std::string salt(1, use_.account() != nullptr ? 'k' : 'o');
+  if (use_.account() != nullptr) {
+    const KeyDigest& digest = use_.account()->digest();
+    salt.append(digest.begin(), digest.end());
+  }
+  salt += request_.api.cache_salt;
   for (size_t i = 0; i < choices_.size(); ++i) {
     actors::GenerateRequest request;
     request.decode = request_.sequence(static_cast<uint32_t>(i));
     request.deadline = context_.options.http.request_timeout;
     request.priority = request_.api.priority;
+    request.cache_salt = salt;
     choices_[i].id =
         context_.client.submit(std::move(request), std::make_shared<Sink>(shared_from_this(), i));
   }

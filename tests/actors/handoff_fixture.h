@@ -85,6 +85,7 @@ class HandoffFixture : public testing::TestWithParam<test::TransportBackend> {
     std::shared_ptr<ExportMemory> memory;
     EncoderStageActor encoder;
     DecoderStageActor decoder;
+    KvCacheActor cache;
     transport::Transport& transport() { return *network.transport; }
     test::Faults& faults() { return *network.faults; }
     EncoderChoice as_encoder() const { return {encoder, plane.endpoint}; }
@@ -105,7 +106,9 @@ class HandoffFixture : public testing::TestWithParam<test::TransportBackend> {
     for (const auto& node : nodes_) {
       end(node->encoder);
       end(node->decoder);
+      end(node->cache);
     }
+    cache_ = {};
     {
       std::lock_guard lock(routes_->mutex);
       routes_->encoders.clear();
@@ -116,6 +119,7 @@ class HandoffFixture : public testing::TestWithParam<test::TransportBackend> {
     for (const auto& node : nodes_) {
       node->encoder = EncoderStageActor{};
       node->decoder = DecoderStageActor{};
+      node->cache = KvCacheActor{};
     }
     system_->await_all_actors_done();
     wait_for_handshakes();
@@ -195,7 +199,7 @@ class HandoffFixture : public testing::TestWithParam<test::TransportBackend> {
     sessions_.push_back(system_->spawn<Session>(
         SessionSetup{std::make_shared<const GenerateRequest>(std::move(request)),
                      std::make_shared<OnceSink>(sink), deadline, encoder.as_encoder(),
-                     decoder.as_decoder(), router_}));
+                     decoder.as_decoder(), router_, 3, cache_}));
     return sink;
   }
   void cancel(size_t session) {
@@ -260,6 +264,7 @@ class HandoffFixture : public testing::TestWithParam<test::TransportBackend> {
   std::unique_ptr<caf::actor_system> system_;
   std::shared_ptr<RouterScript> routes_ = std::make_shared<RouterScript>();
   RouterActor router_;
+  CacheChoice cache_;  // of the sessions
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<SessionActor> sessions_;
 };

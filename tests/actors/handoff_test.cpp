@@ -115,6 +115,7 @@ class ListeningSession final : public SessionActor::base {
         },
         [](const ReplayBegun&) {},
         [](const TokenBatch&) {},
+        [](const BlockWritten&) {},
         [this](const PullFailed& message) {
           std::lock_guard lock(heard_->mutex);
           heard_->pulls.push_back(message);

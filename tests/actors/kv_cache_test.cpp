@@ -1,3 +1,5 @@
+// The cache actor between nodes: fetches what is offered, offers what is asked for, and lets go of it.
+
 #include "actors/kv_cache.h"
 
 #include <gtest/gtest.h>
@@ -5,107 +7,216 @@
 #include <caf/actor_system_config.hpp>
 #include <caf/scoped_actor.hpp>
 
-#include "actors/block_map.h"
-#include "tests/support/collecting_sink.h"
+#include <cstring>
+
+#include "actors/offers.h"
+#include "tests/support/eventually.h"
+#include "tests/transport/backends.h"
 
 namespace cedar::actors {
 namespace {
 
 using namespace std::chrono_literals;
+using test::eventually;
 
-model::BlockKey key(uint8_t n) {
+constexpr int64_t kBlock = 1000;
+
+model::BlockKey key(int n) {
   model::BlockKey result;
-  result.digest.fill(n);
+  result.digest.fill(static_cast<uint8_t>(n));
+  return result;
+}
+std::vector<model::BlockKey> keys(int first, int end) {
+  std::vector<model::BlockKey> result;
+  for (int n = first; n < end; ++n) result.push_back(key(n));
   return result;
 }
 
-BlockBytes bytes(size_t count, uint8_t value = 0) {
-  return std::make_shared<const std::vector<std::byte>>(count, static_cast<std::byte>(value));
-}
-
-TEST(BlockMap, LeastRecentlyUsedGoesFirst) {
-  BlockMap map(300);
-  EXPECT_TRUE(map.store(key(1), bytes(100)));
-  EXPECT_TRUE(map.store(key(2), bytes(100)));
-  EXPECT_TRUE(map.store(key(3), bytes(100)));
-  map.pin_prefix(std::vector{key(1)});
-  map.unpin(key(1));  // now the most recently used
-  EXPECT_TRUE(map.store(key(4), bytes(100)));
-  EXPECT_TRUE(map.pin_prefix(std::vector{key(2)}).empty());
-  EXPECT_EQ(map.pin_prefix(std::vector{key(1)}).size(), 1U);
-  EXPECT_EQ(map.bytes(), 300);
-}
-
-TEST(BlockMap, PinnedBlocksAreNeverDropped) {
-  BlockMap map(200);
-  EXPECT_TRUE(map.store(key(1), bytes(100)));
-  EXPECT_TRUE(map.store(key(2), bytes(100)));
-  EXPECT_EQ(map.pin_prefix(std::vector{key(1), key(2), key(3)}).size(), 2U);
-  EXPECT_FALSE(map.store(key(3), bytes(100)));
-  EXPECT_FALSE(map.store(key(4), bytes(201)));
-  map.unpin(key(2));
-  EXPECT_TRUE(map.store(key(3), bytes(100)));
-  EXPECT_EQ(map.pinned_blocks(), 1);
-  EXPECT_EQ(map.blocks(), 2);
-}
-
-class KvCacheTest : public testing::Test {
+class KvCacheTest : public testing::TestWithParam<test::TransportBackend> {
  protected:
-  caf::actor_system_config config_;
-  caf::actor_system system_{config_};
-  KvCacheActor cache_ = system_.spawn<KvCache>(1000);
-
+  KvCacheTest() {
+    stage_ = network_.add(options(1));
+    other_ = network_.add(options(2));
+    plane_ = make_data_plane(*other_.transport, "127.0.0.1");
+    cache_ = spawn(10 * Buffer::kAlignment * 16);
+    exported_ = *stage_.transport->allocate(16 * kBlock);
+    for (int i = 0; i < 16; ++i) std::memset(exported_.memory.data + i * kBlock, i, kBlock);
+  }
+  ~KvCacheTest() override {
+    end(cache_);
+    cache_ = KvCacheActor{};
+    system_.await_all_actors_done();
+    stage_.transport->shutdown();
+    other_.transport->shutdown();
+  }
+  transport::TransportOptions options(uint32_t node) {
+    transport::TransportOptions o = network_.options(node);
+    o.ping_interval_ms = 100;
+    o.ping_timeout_ms = 1000;
+    return o;
+  }
+  KvCacheActor spawn(int64_t capacity) {
+    return system_.spawn<KvCache, caf::detached>(KvCacheSetup{capacity, kBlock, plane_, board_});
+  }
+  void end(const KvCacheActor& cache) {
+    caf::anon_send_exit(caf::actor_cast<caf::actor>(cache), caf::exit_reason::user_shutdown);
+  }
+  /// Blocks [first, end) of the exported memory, behind key(first - 1).
+  StoreBlocks blocks(int first, int end, std::chrono::milliseconds lease = 20000ms) {
+    transport::OfferRequest request;
+    request.region = exported_.id;
+    for (int i = first; i < end; ++i) {
+      request.ranges.push_back({static_cast<uint64_t>(i * kBlock), kBlock, {}});
+    }
+    request.lease_deadline = transport::Clock::now() + lease;
+    const auto descriptor = stage_.transport->offer(std::move(request));
+    EXPECT_TRUE(descriptor.has_value());
+    return {first, keys(first - 1, end),
+            make_offer(*descriptor, make_data_plane(*stage_.transport, "127.0.0.1").endpoint)};
+  }
   CacheUsage usage() {
     CacheUsage result;
     caf::scoped_actor self(system_);
-    self->request(cache_, 2s, UsageAtom::value)
+    self->request(cache_, 5s, UsageAtom::value)
         .receive([&](const CacheUsage& u) { result = u; }, [](const caf::error&) { FAIL(); });
     return result;
   }
-  static PrefixLease lookup(caf::scoped_actor& self, const KvCacheActor& cache,
-                            std::vector<model::BlockKey> keys) {
+  PrefixLease lookup(caf::scoped_actor& self, const std::vector<model::BlockKey>& wanted,
+                     std::chrono::milliseconds remaining = 20000ms) {
     PrefixLease lease;
-    self->request(cache, 2s, LookupPrefix{RequestId{1}, std::move(keys)})
+    self->request(cache_, 5s, LookupPrefix{wanted, remaining})
         .receive([&](const PrefixLease& l) { lease = l; }, [](const caf::error&) { FAIL(); });
     return lease;
   }
+  /// The first byte of each range, as a stage on the other node fetches them.
+  std::vector<int> fetch(const Offer& offer) {
+    auto descriptor = descriptor_of(offer);
+    EXPECT_TRUE(descriptor.has_value());
+    std::promise<Status> connected;
+    stage_.transport->connect(
+        {offer.owner.host, offer.owner.port}, descriptor->owner, transport::Clock::now() + 10s,
+        [&](const auto& peer) { connected.set_value(peer ? Status{} : Status{peer.error()}); });
+    EXPECT_TRUE(connected.get_future().get().has_value());
+    const size_t count = descriptor->ranges.size();
+    const auto target = *stage_.transport->allocate(count * kBlock);
+    transport::PullRequest pull;
+    pull.source = *descriptor;
+    for (size_t i = 0; i < count; ++i) pull.target.push_back({target.id, i * kBlock});
+    pull.deadline = transport::Clock::now() + 10s;
+    std::promise<Status> done;
+    EXPECT_TRUE(stage_.transport->pull(pull, [&](Status status) { done.set_value(status); }));
+    const Status status = done.get_future().get();
+    EXPECT_TRUE(status.has_value()) << status.error().message();
+    std::vector<int> bytes;
+    for (size_t i = 0; i < count; ++i) {
+      bytes.push_back(static_cast<int>(target.memory.data[i * kBlock]));
+    }
+    return bytes;
+  }
+
+  test::Network network_{GetParam()};
+  test::Network::Node stage_, other_;
+  DataPlane plane_;
+  std::shared_ptr<LoadBoard> board_ = std::make_shared<LoadBoard>();
+  transport::Region exported_;
+  caf::actor_system_config config_;
+  caf::actor_system system_{config_};
+  KvCacheActor cache_;
 };
 
-TEST_F(KvCacheTest, AnEmptyCacheLeasesNothing) {
+TEST_P(KvCacheTest, KeepsWhatIsOfferedAndOffersItToTwoReaders) {
   caf::scoped_actor self(system_);
-  EXPECT_TRUE(lookup(self, cache_, {key(1)}).blocks.empty());
-}
-
-TEST_F(KvCacheTest, ALeasePinsTheLongestPrefixUntilItIsReleased) {
-  caf::scoped_actor self(system_);
-  self->send(cache_, StoreBlock{key(1), bytes(400, 1)});
-  self->send(cache_, StoreBlock{key(2), bytes(400, 2)});
-  const PrefixLease lease = lookup(self, cache_, {key(1), key(2), key(3)});
-  ASSERT_EQ(lease.blocks.size(), 2U);
-  EXPECT_EQ((*lease.blocks[1])[0], static_cast<std::byte>(2));
-  self->send(cache_, StoreBlock{key(4), bytes(400)});  // no room beside the pinned ones
-  EXPECT_EQ(usage().blocks, 2);
-  EXPECT_EQ(usage().pinned_blocks, 2);
-  self->send(cache_, ReleaseLease{lease.lease});
-  self->send(cache_, ReleaseLease{lease.lease});  // already released: ignored
+  EXPECT_EQ(lookup(self, keys(1, 5)).blocks, 0);
+  self->send(cache_, blocks(1, 4));
+  ASSERT_TRUE(eventually([&] { return usage().stored_blocks == 3; }));
+  EXPECT_TRUE(eventually([&] { return stage_.transport->stats().leases_live == 0; }));
+  const PrefixLease hit = lookup(self, keys(1, 6));
+  ASSERT_EQ(hit.blocks, 3);
+  EXPECT_EQ(usage().pinned_blocks, 3);
+  EXPECT_EQ(fetch(hit.for_encoder), (std::vector<int>{1, 2, 3}));
+  EXPECT_EQ(usage().pinned_blocks, 3);  // the other one has not read yet
+  EXPECT_EQ(fetch(hit.for_decoder), (std::vector<int>{1, 2, 3}));
+  EXPECT_TRUE(eventually([&] { return usage().leases == 0; }));
   EXPECT_EQ(usage().pinned_blocks, 0);
-  EXPECT_EQ(usage().leases, 0);
-  self->send(cache_, StoreBlock{key(4), bytes(400)});
-  EXPECT_TRUE(lookup(self, cache_, {key(1)}).blocks.empty());
-  EXPECT_EQ(lookup(self, cache_, {key(4)}).blocks.size(), 1U);
+  EXPECT_EQ(usage().hit_blocks, 3);
+  EXPECT_EQ(usage().lookups, 2);
+  // What is here is not fetched again.
+  self->send(cache_, blocks(1, 5));
+  ASSERT_TRUE(eventually([&] { return usage().stored_blocks == 4; }));
+  EXPECT_EQ(usage().bytes, 4 * kBlock);
+  EXPECT_EQ(board_->cache_blocks, 4);
 }
 
-TEST_F(KvCacheTest, TheLeasesOfADeadOwnerAreReleased) {
+TEST_P(KvCacheTest, ALeaseEndsWhenItIsReleasedWhenItsOwnerDiesAndWithItsDeadline) {
+  caf::scoped_actor self(system_);
+  self->send(cache_, blocks(1, 3));
+  ASSERT_TRUE(eventually([&] { return usage().blocks == 2; }));
+  const PrefixLease released = lookup(self, keys(1, 3));
+  self->send(cache_, ReleaseLease{released.lease});
+  self->send(cache_, ReleaseLease{released.lease});  // already released: ignored
+  self->send(cache_, ReleaseLease{LeaseId{4711}});
+  EXPECT_TRUE(eventually([&] { return usage().leases == 0; }));
   {
     caf::scoped_actor owner(system_);
-    owner->send(cache_, StoreBlock{key(1), bytes(10)});
-    lookup(owner, cache_, {key(1)});
-    lookup(owner, cache_, {key(1)});
+    lookup(owner, keys(1, 3));
+    lookup(owner, keys(1, 2));
     EXPECT_EQ(usage().leases, 2);
   }
-  EXPECT_TRUE(test::eventually([&] { return usage().leases == 0; }));
+  EXPECT_TRUE(eventually([&] { return usage().leases == 0; }));
+  lookup(self, keys(1, 3), 50ms);
+  EXPECT_TRUE(eventually([&] { return usage().leases == 0; }));
   EXPECT_EQ(usage().pinned_blocks, 0);
+  EXPECT_EQ(other_.transport->stats().leases_live, 0U);
 }
+
+TEST_P(KvCacheTest, WhatIsReadIsNotEvicted) {
+  end(cache_);
+  cache_ = spawn(3 * 1024);  // three blocks
+  caf::scoped_actor self(system_);
+  self->send(cache_, blocks(1, 4));
+  ASSERT_TRUE(eventually([&] { return usage().blocks == 3; }));
+  const PrefixLease hit = lookup(self, keys(1, 3));
+  ASSERT_EQ(hit.blocks, 2);
+  // Two blocks of another sequence: one finds the place of block 3, the other none.
+  self->send(cache_, blocks(11, 13));
+  ASSERT_TRUE(eventually([&] { return usage().dropped_blocks == 1; }));
+  EXPECT_EQ(fetch(hit.for_decoder), (std::vector<int>{1, 2}));
+  self->send(cache_, ReleaseLease{hit.lease});
+  EXPECT_TRUE(eventually([&] { return usage().leases == 0; }));
+  EXPECT_EQ(usage().evicted_blocks, 1);
+}
+
+TEST_P(KvCacheTest, OffersThatAreNoneAreDropped) {
+  caf::scoped_actor self(system_);
+  StoreBlocks wrong = blocks(1, 3);
+  wrong.blocks.descriptor.resize(20);
+  self->send(cache_, wrong);
+  StoreBlocks foreign = blocks(1, 3);
+  foreign.blocks.owner.node = 77;
+  self->send(cache_, foreign);
+  StoreBlocks nothing = blocks(1, 3);
+  nothing.chain.clear();
+  self->send(cache_, nothing);
+  StoreBlocks taken_back = blocks(5, 7);
+  stage_.transport->revoke(descriptor_of(taken_back.blocks)->lease);
+  self->send(cache_, taken_back);
+  self->send(cache_, blocks(1, 2));
+  EXPECT_TRUE(eventually([&] { return usage().blocks == 1; }));
+  EXPECT_EQ(lookup(self, keys(5, 7)).blocks, 0);
+}
+
+TEST_P(KvCacheTest, WithoutMemoryItKeepsNothing) {
+  end(cache_);
+  cache_ = spawn(10);
+  caf::scoped_actor self(system_);
+  self->send(cache_, blocks(1, 3));
+  EXPECT_TRUE(eventually([&] { return stage_.transport->stats().leases_live <= 1; }));
+  EXPECT_EQ(lookup(self, keys(1, 3)).blocks, 0);
+  EXPECT_EQ(usage().blocks, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, KvCacheTest, testing::ValuesIn(test::transport_backends()),
+                         [](const auto& backend) { return backend.param.name; });
 
 }  // namespace
 }  // namespace cedar::actors

@@ -66,6 +66,7 @@ class MessagesTest : public testing::Test {
     request.images.push_back({2, 1, {Bf16(1.5F), Bf16(-2.0F)}});
     request.deadline = std::chrono::milliseconds(1234);
     request.priority = -3;
+    request.cache_salt = std::string("a\0b", 3);
     return request;
   }
   static Offer offer() {
@@ -95,6 +96,7 @@ TEST_F(MessagesTest, ARequestArrivesWhole) {
   ASSERT_EQ(arrived.images.size(), 1U);
   EXPECT_EQ(arrived.images[0].values, sent->images[0].values);
   EXPECT_EQ(arrived.deadline, sent->deadline);
+  EXPECT_EQ(arrived.cache_salt, sent->cache_salt);
   EXPECT_EQ(copy.encoder, offer().owner);
 }
 
@@ -128,20 +130,28 @@ TEST_F(MessagesTest, TokensArriveWithTheirProbabilitiesAndErrors) {
 
 TEST_F(MessagesTest, TheOthersToo) {
   const Attempt attempt{HandoffId{9}, 2};
-  const PrefillProgress progress{attempt, 512, true, 3, offer(), offer()};
+  const PrefillProgress progress{attempt, 512, true, 3, offer(), offer(), 2, offer()};
   const PrefillProgress copy = expect_round_trip(progress);
   EXPECT_EQ(copy.blocks.descriptor, progress.blocks.descriptor);
   EXPECT_EQ(copy.state.owner, progress.state.owner);
   EXPECT_TRUE(expect_round_trip(PrefillProgress{}).blocks.empty());
   expect_round_trip(ReplayBegun{HandoffId{1}});
+  EXPECT_EQ(copy.for_cache.descriptor, progress.for_cache.descriptor);
+  EXPECT_EQ(copy.cached_blocks, 2);
   expect_round_trip(RoomReserved{HandoffId{1}});
+  expect_round_trip(BlockWritten{HandoffId{1}, 7, offer()});
   expect_round_trip(PullFailed{attempt, make_error(Errc::unavailable, "gone")});
   expect_round_trip(StageFailed{attempt, make_error(Errc::context_too_long, "9 of 8")});
   expect_round_trip(ImportBlocks{attempt, 4, offer()});
   expect_round_trip(TakeOver{attempt, offer()});
   expect_round_trip(CancelWork{attempt});
   expect_round_trip(ReleaseLease{LeaseId{4}});
-  expect_round_trip(CacheUsage{1, 2, 3, 4, 5});
+  expect_round_trip(CacheUsage{1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+  model::BlockKey key;
+  std::iota(key.digest.begin(), key.digest.end(), uint8_t{100});
+  EXPECT_EQ(expect_round_trip(LookupPrefix{{key, {}}, std::chrono::milliseconds(9)}).keys[0], key);
+  expect_round_trip(PrefixLease{LeaseId{3}, 2, offer(), offer()});
+  EXPECT_EQ(expect_round_trip(StoreBlocks{4, {{}, key}, offer()}).chain[1], key);
 }
 
 TEST_F(MessagesTest, AnUnknownErrorOfANewerPeerIsInternal) {

@@ -128,6 +128,7 @@ TEST(Serve, NumbersOfTheCommandLineAreRefusedByTheirFlag) {
       {{"--threads", "-5"}, "--threads must be in [0, 1024], got -5"},
       {{"--max-context", "-5"}, "--max-context must be in [0, 2147483647], got -5"},
       {{"--max-sequences", "0"}, "--max-sequences must be in [1, 65536], got 0"},
+      {{"--cache-mib", "-1"}, "--cache-mib must be in [0, 2147483647], got -1"},
       {{"--port", "70000"}, "--port must be in [0, 65535], got 70000"},
       {{"--threads", "99999999999999999999"}, "--threads: must be an integer, got 9999999999"},
       {{"--bogus"}, "--bogus"},

@@ -44,9 +44,11 @@ struct Answer {
 
 class PrefixCache : public ::testing::Test {
  protected:
-  void use(ReplayMode mode, int64_t chunk = 512) {
+  void use(ReplayMode mode, int64_t chunk = 512) { use(mode, chunk, mode); }
+  void use(ReplayMode replay, int64_t chunk, ReplayMode resume) {
     EngineOptions options = testing::test_options();
-    options.replay = mode;
+    options.replay = replay;
+    options.resume = resume;
     options.prefill_chunk_tokens = chunk;
     const auto model = testing::mini_model();
     auto prefill = PrefillEngine::create(model, local_engram_source(model), options);
@@ -171,6 +173,26 @@ TEST_F(PrefixCache, ExactReplayGivesTheSameBytesAsNoCache) {
   }
 }
 
+// As it is by default: the decoder's replay is bounded, and the cache changes nothing.
+TEST_F(PrefixCache, ACacheChangesNothingBesidesABoundedReplayOfTheDecoder) {
+  for (const ReplayMode replay : {ReplayMode::bounded, ReplayMode::exact}) {
+    for (const ReplayMode resume : {ReplayMode::exact, ReplayMode::bounded}) {
+      use(replay, 512, resume);
+      const Tokens prompt = prompt_of(20 * block_ + 5);
+      const Read cold = read(prompt);
+      const Read warm = read(prompt, cold.blocks, 20);
+      EXPECT_LT(warm.rows, cold.rows);
+      if (resume == ReplayMode::bounded) {
+        EXPECT_EQ(answer(prompt, warm, 4).ids.size(), 4u);
+        continue;
+      }
+      expect_same_blocks(warm, cold, prompt);
+      EXPECT_TRUE(warm.state == cold.state);
+      EXPECT_EQ(answer(prompt, warm, 4).logprobs, answer(prompt, cold, 4).logprobs);
+    }
+  }
+}
+
 // One replayed row less would not do: what "exact" costs is what it needs.
 TEST_F(PrefixCache, ExactReplayIsAsLongAsItMustBe) {
   use(ReplayMode::exact);
@@ -179,12 +201,21 @@ TEST_F(PrefixCache, ExactReplayIsAsLongAsItMustBe) {
   const Position length = 20 * block_;
   const Position cached = 19 * block_;
   const Position kept = length - replay_rows(model, ReplayMode::exact, length);
-  EXPECT_EQ(resume_start(model, ReplayMode::exact, cached, length),
+  EngineOptions options;
+  options.replay = options.resume = ReplayMode::exact;
+  EXPECT_EQ(resume_start(model, options, cached, length),
             kept - per_layer * model.plan.encoder_layers());
-  EXPECT_EQ(resume_start(model, ReplayMode::exact, 2 * block_, length), 0);
-  EXPECT_EQ(resume_start(model, ReplayMode::exact, 0, length), 0);
-  EXPECT_EQ(resume_start(model, ReplayMode::bounded, cached, length), cached - block_);
-  EXPECT_EQ(resume_start(model, ReplayMode::bounded, block_, length), 0);
+  EXPECT_EQ(resume_start(model, options, 2 * block_, length), 0);
+  EXPECT_EQ(resume_start(model, options, 0, length), 0);
+  options.replay = ReplayMode::bounded;
+  EXPECT_EQ(resume_start(model, options, cached, length),
+            cached - per_layer * model.plan.encoder_layers());
+  options.resume = ReplayMode::bounded;
+  EXPECT_EQ(resume_start(model, options, cached, length), cached - block_);
+  EXPECT_EQ(resume_start(model, options, block_, length), 0);
+  // What the decoder replays has to be computed, too.
+  options.replay = ReplayMode::exact;
+  EXPECT_EQ(resume_start(model, options, cached, length), kept);
 }
 
 // Field report B35: caches of one window and two windows of tokens, one less and one more. What a hit brings is whole

@@ -17,7 +17,12 @@ class CollectingSink final : public actors::StreamSink {
   void on_event(actors::StreamEvent&& event) override {
     std::lock_guard lock(mutex_);
     if (auto* tokens = std::get_if<actors::TokensEvent>(&event)) {
-      for (const engine::TokenEvent& token : tokens->tokens) tokens_.push_back(token.token.token);
+      for (const engine::TokenEvent& token : tokens->tokens) {
+        tokens_.push_back(token.token.token);
+        logprobs_.push_back(token.token.logprob.value_or(0));
+      }
+    } else if (auto* read = std::get_if<actors::PromptReadEvent>(&event)) {
+      cached_tokens_ = read->cached_tokens;
     } else if (auto* queued = std::get_if<actors::QueuedEvent>(&event)) {
       positions_.push_back(queued->position);
     } else if (auto* progress = std::get_if<actors::PrefillEvent>(&event)) {
@@ -57,6 +62,15 @@ class CollectingSink final : public actors::StreamSink {
     std::lock_guard lock(mutex_);
     return computed_;
   }
+  std::vector<float> logprobs() const {
+    std::lock_guard lock(mutex_);
+    return logprobs_;
+  }
+  /// -1: the prompt has not been read.
+  int64_t cached_tokens() const {
+    std::lock_guard lock(mutex_);
+    return cached_tokens_;
+  }
   int finishes() const {
     std::lock_guard lock(mutex_);
     return finishes_;
@@ -66,6 +80,8 @@ class CollectingSink final : public actors::StreamSink {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<TokenId> tokens_;
+  std::vector<float> logprobs_;
+  int64_t cached_tokens_ = -1;
   std::vector<int64_t> positions_;
   std::vector<int64_t> computed_;
   std::optional<actors::FinishedEvent> finished_;

@@ -1,0 +1,94 @@
+#include "actors/cache_tier.h"
+
+#include "core/check.h"
+
+namespace cedar::actors {
+namespace {
+
+/// What computing a block again costs, relative to the first block of a sequence. Most of it is the same for every block;
+/// index scores grow with the rows before it and are as much again after some ten thousand blocks.
+double recompute_cost(int64_t index) { return 1.0 + static_cast<double>(index) / 10000.0; }
+
+}  // namespace
+
+CacheTier::CacheTier(int64_t slots) : slots_(slots) {
+  for (int64_t slot = slots; slot > 0; --slot) free_.push_back(slot - 1);
+}
+
+void CacheTier::value(Entry& entry) {
+  entry.worth = clock_ + static_cast<double>(entry.uses) * recompute_cost(entry.index);
+}
+
+std::optional<int64_t> CacheTier::store(const model::BlockKey& key, const model::BlockKey& parent,
+                                        int64_t index) {
+  if (has(key)) return {};
+  // The parent must not make room for its child.
+  const auto before = entries_.find(parent);
+  if (before != entries_.end()) candidates_.erase(candidate(parent, before->second));
+  if (free_.empty() && !evict()) {
+    if (before != entries_.end() && may_go(parent, before->second)) {
+      candidates_.insert(candidate(parent, before->second));
+    }
+    return {};
+  }
+  Entry entry;
+  entry.parent = parent;
+  entry.index = index;
+  entry.slot = free_.back();
+  free_.pop_back();
+  value(entry);
+  ++continuations_[parent];
+  if (before != entries_.end()) candidates_.erase(candidate(parent, before->second));
+  const auto placed = entries_.emplace(key, entry).first;
+  // Its continuations may have come before it.
+  if (may_go(key, placed->second)) candidates_.insert(candidate(key, placed->second));
+  return placed->second.slot;
+}
+
+bool CacheTier::evict() {
+  if (candidates_.empty()) return false;
+  const model::BlockKey key = candidates_.begin()->key;
+  candidates_.erase(candidates_.begin());
+  const auto gone = entries_.find(key);
+  clock_ = gone->second.worth;
+  free_.push_back(gone->second.slot);
+  const model::BlockKey parent = gone->second.parent;
+  entries_.erase(gone);
+  ++evictions_;
+  const auto siblings = continuations_.find(parent);
+  if (--siblings->second > 0) return true;
+  continuations_.erase(siblings);
+  const auto before = entries_.find(parent);
+  if (before != entries_.end() && may_go(parent, before->second)) {
+    candidates_.insert(candidate(parent, before->second));
+  }
+  return true;
+}
+
+std::vector<int64_t> CacheTier::pin_prefix(std::span<const model::BlockKey> keys) {
+  std::vector<int64_t> found;
+  for (const model::BlockKey& key : keys) {
+    const auto at = entries_.find(key);
+    if (at == entries_.end()) break;
+    Entry& entry = at->second;
+    if (entry.pins == 0) {
+      candidates_.erase(candidate(key, entry));
+      ++pinned_blocks_;
+    }
+    ++entry.pins;
+    ++entry.uses;
+    value(entry);
+    found.push_back(entry.slot);
+  }
+  return found;
+}
+
+void CacheTier::unpin(const model::BlockKey& key) {
+  const auto at = entries_.find(key);
+  CEDAR_ASSERT(at != entries_.end() && at->second.pins > 0, "unpin of a block without a pin");
+  if (--at->second.pins > 0) return;
+  --pinned_blocks_;
+  if (may_go(key, at->second)) candidates_.insert(candidate(key, at->second));
+}
+
+}  // namespace cedar::actors

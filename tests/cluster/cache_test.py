@@ -1,0 +1,164 @@
+"""Prompts that begin like others, with a cache node: what was computed once is fetched, and answers stay what they are.
+
+    cache_test.py CEDAR PLACE     PLACE: loopback, or namespaces joined by veth
+"""
+import json
+import random
+import signal
+import sys
+import threading
+import time
+import unittest
+
+import harness
+import prompts
+
+ENGINE = "[engine]\nthreads = 1\nprefill_chunk_tokens = 64\n"
+NODES = {"gw": ["gateway"], "e1": ["encoder"], "e2": ["encoder"], "d1": ["decoder"], "c1": ["cache"]}
+
+
+def long_prompt(tokens, seed):
+    rng = random.Random(seed)
+    return [rng.randrange(10, 1000) for _ in range(tokens)]
+
+
+def ask(client, ids, tokens, **more):
+    """Cached tokens of the prompt, ids and log-probabilities of the greedy answer."""
+    body = {"prompt": ids, "max_tokens": tokens, "temperature": 0, "logprobs": 1, "return_token_ids": True,
+            "ignore_eos": True, **more}
+    status, reply = client.request("POST", "/v1/completions", body)
+    reply = json.loads(reply)
+    if status != 200:
+        raise AssertionError(f"{status}: {reply}")
+    choice = reply["choices"][0]
+    cached = reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return cached, (choice["token_ids"], choice["logprobs"])
+
+
+class Cache(unittest.TestCase):
+    def setUp(self):
+        self.network = None
+        self.block = prompts.model_config(harness.DEMO)["sliding_window"]
+
+    def cluster(self, nodes=None, engine=ENGINE):
+        nodes = nodes or NODES
+        hosts = None
+        if PLACE == "namespaces":
+            self.network = harness.Network(nodes)
+            self.addCleanup(self.network.__exit__)
+            self.assertTrue(self.network.good)
+            hosts = self.network.hosts()
+        return harness.Cluster(PROGRAM, harness.DEMO, nodes, engine, hosts=hosts)
+
+    def without_cache(self, asked):
+        """What one process answers that keeps nothing."""
+        with harness.Server(PROGRAM, harness.DEMO, ("--threads", "1", "--cache-mib", "0")) as server:
+            results = [ask(server, *a) for a in asked]
+        self.assertEqual([cached for cached, _ in results], [0] * len(asked))
+        return [answer for _, answer in results]
+
+    def eventually_cached(self, cluster, ids, tokens, expected, **more):
+        """Blocks are kept behind the answer's back: asks until `expected` tokens are found; the answers."""
+        answers = []
+
+        def found():
+            cached, answer = ask(cluster, ids, tokens, **more)
+            answers.append(answer)
+            self.assertLessEqual(cached, expected)
+            return cached == expected
+        harness.eventually(found, f"{expected} cached tokens")
+        return answers
+
+    def encoder_of(self, cluster, ids, tokens):
+        before = {name: cluster.nodes[name].cpu_s() for name in ("e1", "e2")}
+        result = ask(cluster, ids, tokens)
+        return max(before, key=lambda name: cluster.nodes[name].cpu_s() - before[name]), result
+
+    def test_turns_of_a_conversation_hit_on_another_encoder(self):
+        first = long_prompt(1500, seed=1)
+        with self.cluster() as cluster:
+            encoder, (cached, told) = self.encoder_of(cluster, first, 150)
+            self.assertEqual(cached, 0)
+            second = first + told[0] + long_prompt(40, seed=2)
+            # Prompt and answer, in whole blocks; the answer's last token has no rows yet.
+            expected = (len(first) + len(told[0]) - 1) // self.block * self.block
+            cluster.nodes[encoder].stop()
+            answers = self.eventually_cached(cluster, second, 20, expected)
+            # The third turn hits what the second one computed.
+            third = second + answers[-1][0] + [77, 78]
+            last = self.eventually_cached(cluster, third, 20, (len(second) + 20 - 1) // self.block * self.block)
+            cluster.wait_idle()
+            self.assertEqual(cluster.nodes["c1"].stop(), 0)
+        alone = self.without_cache([(first, 150), (second, 20), (third, 20)])
+        self.assertEqual(told, alone[0])
+        for answer in answers:
+            self.assertEqual(answer, alone[1])
+        for answer in last:
+            self.assertEqual(answer, alone[2])
+
+    def test_prompts_around_block_edges_twice(self):
+        cases = prompts.around_blocks(harness.DEMO, (10, 12))
+        expected = dict(zip(cases, self.without_cache([(ids, 6) for ids in cases.values()])))
+        with self.cluster() as cluster:
+            for _ in range(2):
+                got = harness.in_parallel([lambda ids=ids: ask(cluster, ids, 6) for ids in cases.values()])
+                for name, (_, answer) in zip(cases, got):
+                    self.assertEqual(answer, expected[name], name)
+            for name, ids in cases.items():
+                if len(ids) > 9 * self.block:
+                    self.eventually_cached(cluster, ids, 6, (len(ids) - 1) // self.block * self.block)
+            cluster.wait_idle()
+
+    def test_other_salts_find_nothing(self):
+        ids = long_prompt(1000, seed=3)
+        with self.cluster() as cluster:
+            found = (len(ids) - 1) // self.block * self.block
+            self.eventually_cached(cluster, ids, 4, found, cache_salt="one")
+            self.assertEqual(ask(cluster, ids, 4, cache_salt="other")[0], 0)
+            self.assertEqual(ask(cluster, ids, 4)[0], 0)
+            self.assertEqual(ask(cluster, ids, 4, cache_salt="one")[0], found)
+
+    def test_the_cache_is_killed_in_the_middle_of_a_request_and_comes_back(self):
+        ids = long_prompt(2500, seed=4)
+        found = (len(ids) - 1) // self.block * self.block
+        expected = self.without_cache([(ids, 30)])[0]
+        with self.cluster() as cluster:
+            self.eventually_cached(cluster, ids, 30, found)
+            for delay_s in (0, 0.02, 0.1):
+                results = []
+                asking = threading.Thread(target=lambda: results.append(ask(cluster, ids, 30)))
+                asking.start()
+                time.sleep(delay_s)
+                cluster.nodes["c1"].send(signal.SIGKILL)
+                cluster.nodes["c1"].process.wait()
+                asking.join()
+                self.assertEqual(results[0][1], expected)
+                # Without a cache all is computed.
+                cluster.nodes["gw"].wait_log("node left node=c1", len(cluster.retired) + 1)
+                self.assertEqual(ask(cluster, ids, 30), (0, expected))
+                # It comes back empty and is filled again.
+                cluster.start("c1")
+                cluster.nodes["c1"].wait_log("registered with gw")
+                for answer in self.eventually_cached(cluster, ids, 30, found):
+                    self.assertEqual(answer, expected)
+            cluster.wait_idle()
+
+    def test_a_cache_that_is_stopped_is_done_without(self):
+        ids = long_prompt(1200, seed=5)
+        found = (len(ids) - 1) // self.block * self.block
+        with self.cluster() as cluster:
+            expected = self.eventually_cached(cluster, ids, 10, found)[0]
+            cluster.nodes["c1"].pause()
+            self.assertEqual(ask(cluster, ids, 10)[1], expected)
+            cluster.nodes["gw"].wait_log("node left node=c1")
+            cluster.nodes["c1"].send(signal.SIGCONT)
+            cluster.nodes["c1"].wait_log("registered gateway=gw", 2)
+            # What it had is there still.
+            self.assertEqual(self.eventually_cached(cluster, ids, 10, found)[-1], expected)
+            cluster.wait_idle()
+
+
+if __name__ == "__main__":
+    PROGRAM, PLACE = sys.argv[1:3]
+    harness.skip_without(PLACE)
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=2)
