@@ -76,7 +76,7 @@ struct Stats {
   int64_t decoder_sequences = 0;
   int64_t decoder_free_blocks = 0;
   int64_t decoder_total_blocks = 0;
-  EngramCounts engram;  // of stages that take rows from services
+  EngramCounts engram;       // of stages that take rows from services
   int64_t cache_blocks = 0;  // of the cache in this process
   int64_t cache_bytes = 0;
   int64_t live_actors = 0;

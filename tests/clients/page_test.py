@@ -260,7 +260,7 @@ class PageTest(unittest.TestCase):
         self.attach(document)
         self.page.wait("document.querySelector('#documents .document')")
         self.assertEqual(self.ask(question), answer)
-        self.assertRegex(self.text(".figures"), r"4,126 read\s+\d+ written$")
+        self.assertRegex(self.text(".figures"), r"4,126 read(, [\d,]+ of them from the cache)?\s+\d+ written$")
         self.assert_clean()
 
 
