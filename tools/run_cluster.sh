@@ -45,7 +45,7 @@ sed -e "s|\"../demo\"|\"$PWD/config/demo\"|" -e "s|127.0.0.1:7400|127.0.0.1:$con
   config/examples/one_machine.toml >"$work/cluster.toml"
 printf '\n[http]\nport = %s\n' "$port" >>"$work/cluster.toml"
 
-for node in gateway encoder-1 encoder-2 decoder; do
+for node in gateway encoder-1 encoder-2 decoder engram indexer cache; do
   $cedar node $node --config "$work/cluster.toml" 2>"$work/$node.log" &
   nodes="$nodes $!"
 done

@@ -17,7 +17,7 @@ const std::string kExample = std::string(CEDAR_SOURCE_DIR) + "/config/examples/o
 TEST(ConfigCommand, CheckListsTheNodesOfAGoodFile) {
   const auto result = run_program({CEDAR_PROGRAM, "config", "check", kExample});
   EXPECT_EQ(result.status, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("cluster cedar, 4 nodes"));
+  EXPECT_THAT(result.out, HasSubstr("cluster cedar, 7 nodes"));
   EXPECT_THAT(result.out, HasSubstr("gateway, control 127.0.0.1:7400 on cpu"));
 }
 
