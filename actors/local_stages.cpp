@@ -96,16 +96,22 @@ void LocalStages::on_down(const caf::down_msg& down) {
     monitor(node_.decoder);
   } else if (node_.cache && down.source == node_.cache.address()) {
     destroy(node_.cache);
-    if (!restart(cache_restarts_, "cache")) return;
-    node_.cache = spawners_.cache(system());
-    monitor(node_.cache);
+    // Stages beside it compute what it had.
+    const bool alone = !node_.encoder && !node_.decoder;
+    if (restart(cache_restarts_, "cache", alone)) {
+      node_.cache = spawners_.cache(system());
+      monitor(node_.cache);
+    } else if (alone) {
+      return;
+    }
   } else {
     return;
   }
   announce();
 }
 
-bool LocalStages::restart(std::vector<Clock::time_point>& restarts, const char* stage) {
+bool LocalStages::restart(std::vector<Clock::time_point>& restarts, const char* stage,
+                          bool node_needs_it) {
   const auto now = Clock::now();
   restarts.erase(std::remove_if(restarts.begin(), restarts.end(),
                                 [&](auto at) { return at + options_.restart_window < now; }),
@@ -116,6 +122,7 @@ bool LocalStages::restart(std::vector<Clock::time_point>& restarts, const char* 
     return true;
   }
   log::error("stages", "stage went down and stays down", {{"stage", stage}});
+  if (!node_needs_it) return false;
   tell(NodeLeft{node_.name, node_.generation, true});
   if (options_.on_given_up) options_.on_given_up(stage);
   return false;

@@ -57,8 +57,9 @@ class LocalStages final : public LocalStagesActor::base {
 
   void on_down(const caf::down_msg& down);
   void announce();
-  /// Whether a stage that died may be started again.
-  bool restart(std::vector<Clock::time_point>& restarts, const char* stage);
+  /// Whether a stage that died may be started again. If not, the node is of no use without it, or goes on.
+  bool restart(std::vector<Clock::time_point>& restarts, const char* stage,
+               bool node_needs_it = true);
   template <class Message>
   void tell(const Message& message) {
     for (const NodeListener& listener : listeners_) send(listener, message);

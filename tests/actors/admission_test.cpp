@@ -1,5 +1,7 @@
 // The router: who may start, who waits, who is refused, and what a missing stage means.
 
+#include <atomic>
+
 #include "tests/actors/fixture.h"
 
 namespace cedar::actors {
@@ -168,6 +170,29 @@ TEST_F(SystemTest, AStageThatKeepsDyingIsGivenUpAndRequestsAreRefused) {
     return error.context == "the encoder is missing";
   }));
   EXPECT_FALSE(client().stats().ready);
+}
+
+TEST_F(SystemTest, ACacheThatCannotStartIsDoneWithout) {
+  auto impl = std::make_unique<System::Impl>(SystemOptions{});
+  stages_.encoder = {script_->sequences, script_->blocks, script_->block_tokens};
+  stages_.decoder = stages_.encoder;
+  stages_.max_restarts = 2;
+  StageSpawners spawners = detached_stages(test::encoder_factory(script_, impl->memory),
+                                           test::decoder_factory(script_), *impl);
+  std::atomic<int> starts{0};
+  spawners.cache = [&starts, make = cache_spawner(int64_t{1} << 60, 1 << 20, impl->plane,
+                                                  impl->board)](caf::actor_system& system) {
+    ++starts;
+    return make(system);
+  };
+  impl->start_router(router_, stages_, std::move(spawners));
+  system_ = std::make_unique<System>(std::move(impl));
+  ASSERT_TRUE(eventually([&] { return starts == 3; }));
+  const auto sink = std::make_shared<CollectingSink>();
+  client().submit(request(4), sink);
+  ASSERT_TRUE(sink->wait_end());
+  EXPECT_EQ(sink->wait_end()->reason, FinishReason::stop);
+  EXPECT_TRUE(client().stats().ready);
 }
 
 TEST_F(SystemTest, AFailedStepFailsItsRequestsAndTheStageGoesOn) {
