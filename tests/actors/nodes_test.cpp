@@ -106,7 +106,10 @@ TEST_F(NodesTest, PromptsThatBeginAlikeGoToOneEncoder) {
   add("e1", true);
   add("e2", true);
   add("d1", false);
-  ASSERT_TRUE(eventually([&] { return ready(); }));
+  const int64_t blocks = nodes_["e1"].script->blocks + nodes_["e2"].script->blocks;
+  ASSERT_TRUE(eventually([&] {
+    return ready() && client().stats().encoder_free_blocks == blocks;
+  }));  // both are known
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(submit(40, 2)->wait_end());
   const int64_t first = nodes_["e1"].script->encoder_steps;
   const int64_t second = nodes_["e2"].script->encoder_steps;

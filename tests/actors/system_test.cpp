@@ -130,13 +130,12 @@ TEST_F(SystemTest, AbandonedPromptsDoNotDelayTheNextOne) {
   }
   std::this_thread::sleep_for(50ms);
   for (RequestId id : ids) client().cancel(id);
-  const auto begin = std::chrono::steady_clock::now();
+  const int64_t before = script_->encoder_steps;
   const auto sink = std::make_shared<CollectingSink>();
   client().submit(request(8), sink);
   ASSERT_TRUE(sink->wait_tokens(1));
-  const auto waited = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(waited,
-            10ms + 10ms + 10ms + 100ms);  // the running chunk, one more, its own, and the bound
+  // The running chunk, one more, and its own on a free machine; an abandoned prompt alone has 500.
+  EXPECT_LT(script_->encoder_steps - before, 100);
   for (const auto& abandoned : sinks) {
     const auto end = abandoned->wait_end();
     ASSERT_TRUE(end);
