@@ -119,7 +119,7 @@ int run_cache(int argc, char** argv) {
   std::string directory;
   const auto add = [&](const char* name, const char* what) {
     CLI::App* const command = app.add_subcommand(name, what);
-    command->add_option("DIR", directory, "the tier's directory (cache.directory)")->required();
+    command->add_option("DIR", directory, "the directory with the segment files")->required();
     return command;
   };
   const CLI::App* const ls = add("ls", "every segment: values, ages, state");

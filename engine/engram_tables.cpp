@@ -9,23 +9,11 @@
 #include <string>
 
 #include "core/check.h"
+#include "core/free_memory.h"
 #include "core/units.h"
 
 namespace cedar::engine {
 namespace {
-
-/// What the system could give to processes without swapping; the page cache counts. -1: it does not say.
-int64_t available_memory() {
-  std::FILE* file = std::fopen("/proc/meminfo", "r");
-  if (file == nullptr) return -1;
-  char line[128];
-  long long kib = -1;
-  while (kib < 0 && std::fgets(line, sizeof line, file) != nullptr) {
-    std::sscanf(line, "MemAvailable: %lld kB", &kib);
-  }
-  std::fclose(file);
-  return kib < 0 ? -1 : kib * 1024;
-}
 
 std::string gib(int64_t bytes) {
   char text[32];

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 
+#include "core/free_memory.h"
 #include "core/log.h"
 #include "transport/node_transport.h"
 #include "transport/ucx_operation.h"
@@ -343,6 +344,11 @@ ucs_status_t UcxLink::receive(Channel& channel, const DataHeader& header, void* 
 }
 
 Result<LinkRegion> UcxLink::map(const MemoryBlock& memory) {
+  // UCX writes all of a shared segment when it makes it. What a machine does not have it would take all the same, until
+  // the kernel ends processes, and the segment's file would stay.
+  if (memory.data == nullptr) {
+    CEDAR_CHECK_OK(check_available(static_cast<int64_t>(memory.bytes)));
+  }
   ucp_mem_map_params_t params{};
   params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
                       UCP_MEM_MAP_PARAM_FIELD_FLAGS;

@@ -208,6 +208,16 @@ TEST_P(Pull, FromItself) {
   expect_error(pull(request(*source, 10'000)).wait(), Errc::not_found);
 }
 
+/// Not by filling the machine until the kernel ends somebody.
+TEST_P(Pull, MoreMemoryThanTheMachineHasIsRefused) {
+  open();
+  const auto region = consumer().allocate(uint64_t{1} << 50);
+  ASSERT_FALSE(region.has_value());
+  EXPECT_EQ(region.error().code, Errc::out_of_memory);
+  EXPECT_NE(region.error().context.find("1125899906842624"), std::string::npos)
+      << region.error().context;
+}
+
 /// Whoever reads in place is a reader like a pull: the lease does not end under it.
 TEST_P(Pull, OwnMemoryInPlaceHoldsItsLease) {
   open();
