@@ -6,6 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include "actors/decoder_face.h"
+#include "actors/decoder_part.h"
 #include "actors/encoder_face.h"
 #include "actors/encoder_part.h"
 #include "actors/index_spread.h"
@@ -62,13 +64,22 @@ struct ClusterNode::Impl {
 
 Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>& model) {
   LocalEngines engines;
-  const bool is_part = options.encoder_pipeline && !options.encoder_pipeline->is_face();
-  const bool is_face = options.encoder_pipeline && options.encoder_pipeline->is_face();
-  if (is_part) {
+  const std::optional<PipelinePlace>& encoder_place = options.encoder_pipeline;
+  const std::optional<PipelinePlace>& decoder_place = options.decoder_pipeline;
+  const bool encoder_face = encoder_place && encoder_place->is_face();
+  const bool decoder_face = decoder_place && decoder_place->is_face();
+  if (encoder_place && !encoder_face) {
     options.encoder = false;
     options.services.push_back([this, model](const DataPlane& own) {
       return encoder_part(
           {model, engram_source(model), options.system.engine, *options.encoder_pipeline})(own);
+    });
+  }
+  if (decoder_place && !decoder_face) {
+    options.decoder = false;
+    options.services.push_back([this, model](const DataPlane& own) {
+      return decoder_part(
+          {model, engram_source(model), options.system.engine, *options.decoder_pipeline})(own);
     });
   }
   const bool has_stages = options.encoder || options.decoder;
@@ -85,15 +96,31 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
       indexers = follow_indexers(directory, index);
       options.system.engine.index_service = index;
     }
-    CEDAR_TRY(engines, make_local_engines(model, options.system.engine,
-                                          {options.encoder && !is_face, options.decoder}, memory,
-                                          engram_source(model)));
+    CEDAR_TRY(engines, make_local_engines(
+                           model, options.system.engine,
+                           {options.encoder && !encoder_face, options.decoder && !decoder_face},
+                           memory, engram_source(model)));
   }
   FaceEngine face;
-  if (is_face) {
+  if (encoder_face) {
     CEDAR_TRY(face, make_face_engine(model, engram_source(model), options.system.engine));
     engines.encoder_capacity = {options.system.engine.max_sequences, face.blocks,
                                 model->layout.block_tokens};
+  }
+  if (decoder_face) {
+    const auto make = [setup = DecoderFaceSetup{model, engram_source(model), options.system.engine,
+                                                plane, *decoder_place}] {
+      return make_decoder_face(setup);
+    };
+    // Now, so that its errors reach the user.
+    CEDAR_TRY(auto made, make());
+    engines.decoder_capacity = {options.system.engine.max_sequences, made->load().total_blocks,
+                                model->layout.block_tokens};
+    const auto first = std::make_shared<std::unique_ptr<DecoderEngine>>(std::move(made));
+    engines.decoder = [first, make]() -> Result<std::unique_ptr<DecoderEngine>> {
+      if (*first) return std::move(*first);
+      return make();
+    };
   }
   start_system();
   std::vector<NodeListener> listeners;
@@ -120,7 +147,7 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
   stage_options.decoder = engines.decoder_capacity;
   for (const auto& service : services) stage_options.services.push_back(service->description());
   // A pipeline computes everything it reads.
-  if (options.encoder && !is_face)
+  if (options.encoder && !encoder_face)
     stage_options.fingerprint = kv_fingerprint(*model, options.system.engine);
   stage_options.board = stage_board;
   stage_options.on_given_up = [tell = options.on_event](const char* stage) {
@@ -131,7 +158,7 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
   };
   StageSpawners spawners = detached_stages(std::move(engines.encoder), std::move(engines.decoder),
                                            plane, memory, stage_board, options.system.trace);
-  if (is_face) {
+  if (encoder_face) {
     spawners.encoder = [setup = EncoderFaceSetup{face.make, plane, *options.encoder_pipeline,
                                                  stage_board,
                                                  options.system.trace}](caf::actor_system& host) {
@@ -139,6 +166,12 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
     };
     stage_options.encoder_complete = [this] {
       return find_route(directory, *options.encoder_pipeline, ServiceRole::encoder_part)
+          .has_value();
+    };
+  }
+  if (decoder_face) {
+    stage_options.decoder_complete = [this] {
+      return find_route(directory, *options.decoder_pipeline, ServiceRole::decoder_part)
           .has_value();
     };
   }

@@ -52,8 +52,8 @@ struct ClusterNodeOptions {
   std::vector<Gateway> gateways;  // others, to register with
 
   bool encoder = false;
-  std::optional<PipelinePlace>
-      encoder_pipeline;  // the encoder here is a rank of it; the model has that rank's layers
+  // The encoder or decoder here is a rank of it; the model has that rank's layers.
+  std::optional<PipelinePlace> encoder_pipeline, decoder_pipeline;
   bool decoder = false;
   bool cache = false;       // of system.cache_bytes
   int64_t block_bytes = 0;  // of the model's KV blocks

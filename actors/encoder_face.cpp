@@ -167,6 +167,7 @@ void EncoderFace::step() {
 
 Status EncoderFace::run_chunk(size_t slot, const engine::PrefillQueue::Next& next) {
   const auto begin = transport::Clock::now();
+  rank_->prefetch(queue_->peek(rank_->options().prefill_chunk_tokens));
   const auto bytes = rank_->run(next.chunk, next.images, {}, link_->memory(slot));
   if (!bytes) {
     link_->give_back(slot);

@@ -194,6 +194,7 @@ void Core::run() {
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
+    const std::shared_ptr<const Job> next = jobs_.empty() ? nullptr : jobs_.front();
     lock.unlock();
     for (const auto& [id, lease] : ended) {
       const auto work = works_.find(id);
@@ -201,6 +202,8 @@ void Core::run() {
       work->second.leases.erase(lease);
       release_if_done(id);
     }
+    // Its Engram rows travel while this one is computed.
+    if (job && next && next->chunk) rank_->prefetch(next->chunk->chunk);
     if (job && job->chunk) {
       run_chunk(*job);
     } else if (job) {

@@ -63,15 +63,24 @@ LocalStages::behavior_type LocalStages::make_behavior() {
   if (options_.board) delayed_send(this, options_.report_interval, TickAtom::value);
   return {[this](TickAtom) {
     delayed_send(this, options_.report_interval, TickAtom::value);
-    if (options_.encoder_complete && options_.encoder_complete() != encoder_complete_) announce();
+    if (look_for_ranks()) announce();
     tell(NodeReport{node_.name, node_.generation, false, load_of(*options_.board)});
   }};
 }
 
+bool LocalStages::look_for_ranks() {
+  const bool encoder = !options_.encoder_complete || options_.encoder_complete();
+  const bool decoder = !options_.decoder_complete || options_.decoder_complete();
+  const bool encoder_news = std::exchange(encoder_complete_, encoder) != encoder;
+  const bool decoder_news = std::exchange(decoder_complete_, decoder) != decoder;
+  return encoder_news || decoder_news;
+}
+
 void LocalStages::announce() {
-  if (options_.encoder_complete) encoder_complete_ = options_.encoder_complete();
+  look_for_ranks();
   NodeJoined joined{node_};
   if (!encoder_complete_) destroy(joined.node.encoder);
+  if (!decoder_complete_) destroy(joined.node.decoder);
   tell(joined);
 }
 

@@ -32,7 +32,8 @@ struct LocalStagesOptions {
   /// Whether the encoder's other ranks are there; asked every report_interval. While they are not, it is not announced.
   /// Null: it has none.
   std::function<bool()> encoder_complete;
-  int64_t max_restarts = 3;  // of each stage, within restart_window
+  std::function<bool()> decoder_complete;  // the same of the decoder
+  int64_t max_restarts = 3;                // of each stage, within restart_window
   std::chrono::seconds restart_window{60};
   /// What the stages write; listeners get it every report_interval. Null: no reports.
   std::shared_ptr<const LoadBoard> board;
@@ -57,6 +58,8 @@ class LocalStages final : public LocalStagesActor::base {
 
   void on_down(const caf::down_msg& down);
   void announce();
+  /// Looks for the other ranks of the stages here; whether there was news.
+  bool look_for_ranks();
   /// Whether a stage that died may be started again. If not, the node is of no use without it, or goes on.
   bool restart(std::vector<Clock::time_point>& restarts, const char* stage,
                bool node_needs_it = true);
@@ -70,6 +73,7 @@ class LocalStages final : public LocalStagesActor::base {
   std::vector<NodeListener> listeners_;
   NodeDescription node_;
   bool encoder_complete_ = true;
+  bool decoder_complete_ = true;
   std::vector<Clock::time_point> encoder_restarts_;
   std::vector<Clock::time_point> decoder_restarts_;
   std::vector<Clock::time_point> cache_restarts_;

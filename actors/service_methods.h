@@ -17,5 +17,10 @@ inline constexpr transport::CallMethod kCloseIndexPart = 18;
 // Pipeline stages: 32 to 63.
 inline constexpr transport::CallMethod kRunChunk = 32;  // actors/pipeline_wire.h
 inline constexpr transport::CallMethod kReleasePrompt = 33;
+inline constexpr transport::CallMethod kOpenSequence = 34;  // and these: actors/decoder_wire.h
+inline constexpr transport::CallMethod kImportSequenceBlock = 35;
+inline constexpr transport::CallMethod kStartSequence = 36;
+inline constexpr transport::CallMethod kCloseSequence = 37;
+inline constexpr transport::CallMethod kRunStep = 38;
 
 }  // namespace cedar::actors

@@ -124,9 +124,13 @@ int run(const config::ClusterConfig& config, const config::NodeSettings& node,
 
   ModelFiles files;
   if (has_stages) {
-    const model::Role role = options->decoder ? model::Role::all : model::Role::encoder;
+    const auto& place =
+        options->encoder_pipeline ? options->encoder_pipeline : options->decoder_pipeline;
+    const model::Role role = !options->decoder ? model::Role::encoder
+                             : place           ? model::Role::decoder
+                                               : model::Role::all;
     std::optional<model::LayerRange> part;
-    if (const auto& place = options->encoder_pipeline) {
+    if (place) {
       part = place->ranks[place->rank];
       if (const Status ends = check_pipeline_ends(config); !ends) {
         fail(ends.error().context);

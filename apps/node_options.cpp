@@ -60,7 +60,10 @@ actors::PipelinePlace pipeline_place(const config::ClusterConfig& c,
     if (ranks[rank].node->name == node.name) place.rank = rank;
   }
   const int64_t depth = ranks.front().node->pipeline_depth;
-  place.depth = depth > 0 ? static_cast<size_t>(depth) : ranks.size() + 1;
+  // An encoder's chunks wait for each other at the ranks; a decoder's groups are the smaller the more there are.
+  place.depth = depth > 0             ? static_cast<size_t>(depth)
+                : node.has("encoder") ? ranks.size() + 1
+                                      : ranks.size();
   return place;
 }
 
@@ -74,11 +77,14 @@ Status check_pipeline_ends(const config::ClusterConfig& c) {
     CEDAR_TRY(const model::ModelConfig model, model::load_model_config(directory));
     CEDAR_TRY(const model::ModelPlan plan, model::make_layer_plan(model));
     const config::PipelineRank last = config::pipeline_ranks(c, node.pipeline).back();
-    if (last.layers.last == plan.boundary) continue;
+    const model::Role role = node.has("decoder") ? model::Role::decoder : model::Role::encoder;
+    const int64_t end = model::layers_of(role, plan).last;
+    if (last.layers.last == end) continue;
     return make_error(Errc::invalid_config,
                       "node " + last.node->name + ".layers: pipeline \"" + node.pipeline +
                           "\" ends with layer " + std::to_string(last.layers.last - 1) +
-                          ", the model's encoder with layer " + std::to_string(plan.boundary - 1));
+                          ", the model's " + std::string(model::to_string(role)) + " with layer " +
+                          std::to_string(end - 1));
   }
   return {};
 }
@@ -129,7 +135,10 @@ Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& c,
   }
   options.encoder = node.has("encoder");
   options.decoder = node.has("decoder");
-  if (!node.pipeline.empty()) options.encoder_pipeline = pipeline_place(c, node);
+  if (!node.pipeline.empty()) {
+    (options.encoder ? options.encoder_pipeline : options.decoder_pipeline) =
+        pipeline_place(c, node);
+  }
   options.cache = node.has("cache");
   if (!node.data.empty()) {
     CEDAR_TRY(const config::HostPort data, config::parse_host_port(node.data));

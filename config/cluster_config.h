@@ -51,7 +51,7 @@ struct NodeSettings {
   std::string control;                // host:port where a gateway listens for members
   std::string data;                   // host:port of the data plane; port 0: any free one
   std::vector<std::string> gateways;  // names of those to register with; empty: all
-  // An encoder's layers may be spread over nodes (config/pipeline.h); both or neither.
+  // The layers of an encoder or a decoder may be spread over nodes (config/pipeline.h); both or neither.
   std::string pipeline;
   std::string layers;
   int64_t pipeline_depth = 0;  // of the node with the first layers

@@ -59,12 +59,13 @@ void visit_node_settings(Node& n, Visitor& v) {
          "pattern, "
          "'*' is what stands for the name's star");
   v.texts("gateways", n.gateways, "names of the gateways to register with; empty: all");
-  v.text(
-      "pipeline", n.pipeline,
-      "nodes of the role encoder with the same name here are one encoder, each with some layers");
+  v.text("pipeline", n.pipeline,
+         "encoder nodes, or decoder nodes, with the same name here are one stage, each with some "
+         "layers");
   v.text("layers", n.layers, "of the pipeline, first and last, as \"8-13\"");
   v.integer("pipeline_depth", n.pipeline_depth, 0, 64,
-            "chunks under way in the pipeline; 0: one more than it has nodes; of its first node");
+            "steps under way in the pipeline; 0: as many as nodes, and one more for encoders; of "
+            "its first node");
   v.text("model_directory", n.model_directory, "instead of model.directory");
   v.text("device", n.device, "instead of model.device");
   v.integer("threads", n.threads, 0, 1024, "instead of engine.threads");

@@ -22,14 +22,10 @@ PipelineComplaint check_member(const NodeSettings& node) {
     return {&node, "layers",
             "must be the node's layers of pipeline " + toml_string(node.pipeline) + ", got \"\""};
   }
-  if (node.has("decoder")) {
+  if (node.has("encoder") == node.has("decoder")) {
     return {&node, "pipeline",
-            "is for encoders: this version runs all layers of a decoder on one node, got " +
+            "needs one of the roles encoder and decoder, whose layers it spreads, got " +
                 toml_string(node.pipeline)};
-  }
-  if (!node.has("encoder")) {
-    return {&node, "pipeline",
-            "needs the role encoder, whose layers it spreads, got " + toml_string(node.pipeline)};
   }
   if (node.name.back() == '*') {
     return {&node, "pipeline",
@@ -77,6 +73,10 @@ PipelineComplaint check_ranks(const std::vector<PipelineRank>& ranks) {
                   " belongs to another node already, got " + toml_string(rank.node->layers)};
     }
     expected = rank.layers.last;
+    if (rank.node->has("decoder") != ranks.front().node->has("decoder")) {
+      return {rank.node, "pipeline",
+              "has nodes of the roles encoder and decoder, got " + toml_string(name)};
+    }
     PipelineComplaint complaint = check_equal(*ranks.front().node, *rank.node);
     if (complaint.node != nullptr) return complaint;
   }

@@ -6,40 +6,27 @@
 #include <optional>
 #include <string>
 
-#include "engine/candidate_sampling.h"
 #include "engine/decode_graphs.h"
 #include "engine/forward.h"
 #include "engine/request_checks.h"
 #include "engine/ring_runs.h"
 #include "engine/runtime.h"
 #include "engine/sharded_keys.h"
-#include "engine/structured/constraints.h"
 #include "engine/upload.h"
+#include "engine/writing.h"
 
 namespace cedar::engine {
 namespace {
 
 enum class Phase : uint8_t { reserved, replaying, decoding };
 
-struct Decode {
-  DecodeRequest request;
+struct Decode : Writing {
   SequenceSlot slot;
   Phase phase = Phase::reserved;
   std::vector<bool> imported;  // per block of what was read
   Handoff handoff;             // dropped after the replay
   Position replay_next = 0;
-  Position decoder_floor = 0;                           // first position the decoder half has seen
-  std::vector<TokenId> tokens;                          // prompt and output
-  std::vector<TokenId> stop_ids;                        // EOS first
-  std::optional<structured::OutputState> output_state;  // of a constrained request
-
-  /// Tokens that the encoder has read.
-  Position read_length() const {
-    return static_cast<Position>(request.prompt.size() + request.emitted.size());
-  }
-  std::span<const TokenId> output() const {
-    return std::span<const TokenId>(tokens).subspan(request.prompt.size());
-  }
+  Position decoder_floor = 0;  // first position the decoder half has seen
 };
 
 /// Rows of one step: the sequences that decode, then those that replay.
@@ -87,7 +74,6 @@ struct DecodeEngine::Impl {
   std::vector<BatchSequence> decoder_rows(const StepPlan& plan);
   Result<StepLogits> launched_step(const StepPlan& plan);
   Status sample_all(const StepLogits& step, std::vector<TokenEvent>& events);
-  TokenEvent event_of(Decode& decode, Result<SampledToken> sampled) const;
   Status show_blocks(const std::vector<Decode*>& decoding);
   Status place_windows(const Decode& decode);
   Status place_pending(const Decode& decode);
@@ -131,63 +117,18 @@ Result<std::unique_ptr<DecodeEngine>> DecodeEngine::create(std::shared_ptr<const
 
 Status DecodeEngine::reserve(DecodeRequest request) {
   Impl& impl = *impl_;
-  const model::ModelConfig& config = impl.model->config;
-  CEDAR_CHECK_OK(check_prompt(config, request.prompt));
-  if (!request.emitted.empty()) {
-    CEDAR_CHECK_OK(check_prompt(config, request.emitted));
-  }
-  CEDAR_CHECK_OK(validate(request.sampling, config.vocab_size));
-  if (request.max_new_tokens < 1) {
-    return make_error(Errc::invalid_argument, "max_tokens: must be at least 1, got " +
-                                                  std::to_string(request.max_new_tokens));
-  }
-  for (TokenId id : request.stop_ids) {
-    if (id < 0 || id >= config.vocab_size) {
-      return make_error(Errc::invalid_argument, "stop_token_ids: " + std::to_string(id) +
-                                                    " is outside the vocabulary of " +
-                                                    std::to_string(config.vocab_size));
-    }
-  }
+  CEDAR_CHECK_OK(check_decode_request(impl.model->config, impl.options, request));
   if (impl.requests.contains(request.id)) {
     return make_error(Errc::invalid_argument,
                       "request " + std::to_string(request.id.value) + " is already reserved");
   }
-  if (static_cast<int64_t>(request.emitted.size()) >= request.max_new_tokens) {
-    return make_error(Errc::invalid_argument,
-                      "emitted: " + std::to_string(request.emitted.size()) + " tokens of at most " +
-                          std::to_string(request.max_new_tokens) + " leave nothing to write");
-  }
-  const auto prompt = static_cast<int64_t>(request.prompt.size());
-  // Compared before it is added: a client may ask for any 63-bit count.
-  if (request.max_new_tokens > impl.options.max_context_tokens) {
-    return make_error(Errc::context_too_long, std::to_string(prompt) + " prompt tokens + " +
-                                                  std::to_string(request.max_new_tokens) +
-                                                  " new tokens needed, the context holds " +
-                                                  std::to_string(impl.options.max_context_tokens));
-  }
-  const int64_t total = prompt + request.max_new_tokens;
+  const int64_t total = static_cast<int64_t>(request.prompt.size()) + request.max_new_tokens;
   const int64_t blocks = impl.store.blocks_for(total);
   CEDAR_CHECK_OK(check_capacity(impl.options, impl.store, total, blocks));
-  Decode decode;
-  if (!request.constraint.empty()) {
-    if (!impl.options.constraints) {
-      return make_error(Errc::unsupported, "this engine cannot constrain its output");
-    }
-    CEDAR_TRY(decode.output_state, impl.options.constraints->start(request.constraint));
-  }
-  for (size_t i = 0; decode.output_state && i < request.emitted.size(); ++i) {
-    if (decode.output_state->accept(request.emitted[i])) continue;
-    return make_error(Errc::invalid_argument,
-                      "emitted: token " + std::to_string(i) + " breaks the constraint");
-  }
+  CEDAR_TRY(Writing writing, begin_writing(impl.model->config, impl.options, std::move(request)));
+  Decode decode{std::move(writing)};
   CEDAR_TRY(decode.slot, impl.store.acquire(blocks));
-  decode.tokens = tokens_to_read(request);
-  decode.imported.assign(
-      static_cast<size_t>(impl.store.blocks_for(static_cast<int64_t>(decode.tokens.size()))),
-      false);
-  decode.stop_ids.push_back(config.eos_token_id);
-  decode.stop_ids.insert(decode.stop_ids.end(), request.stop_ids.begin(), request.stop_ids.end());
-  decode.request = std::move(request);
+  decode.imported.assign(static_cast<size_t>(impl.store.blocks_for(decode.read_length())), false);
   const RequestId id = decode.request.id;
   impl.requests.emplace(id, std::move(decode));
   return {};
@@ -399,60 +340,11 @@ std::vector<BatchSequence> DecodeEngine::Impl::decoder_rows(const StepPlan& plan
 }
 
 Status DecodeEngine::Impl::sample_all(const StepLogits& step, std::vector<TokenEvent>& events) {
-  const std::vector<Decode*>& sampling = step.sequences;
-  std::vector<std::shared_ptr<const structured::TokenMask>> masks(sampling.size());
-  std::vector<std::optional<Error>> failed(sampling.size());
-  std::vector<SamplingJob> jobs;
-  for (size_t i = 0; i < sampling.size(); ++i) {
-    const Decode& decode = *sampling[i];
-    if (decode.output_state) {
-      auto mask = decode.output_state->mask();
-      if (mask) {
-        masks[i] = std::move(*mask);
-      } else {
-        failed[i] = std::move(mask.error());
-      }
-    }
-    jobs.push_back({&decode.request.sampling, decode.request.prompt, decode.output(),
-                    decode.stop_ids, masks[i].get()});
-  }
-  CEDAR_TRY(SampledRows sampled,
-            sample_rows(*step.ctx, step.logits, model->config.vocab_size, jobs));
-  stats.whole_rows = sampled.whole_rows;
-  for (size_t i = 0; i < sampling.size(); ++i) {
-    Result<SampledToken>& token = sampled.tokens[i];
-    events.push_back(failed[i] ? event_of(*sampling[i], std::move(*failed[i]))
-                               : event_of(*sampling[i], std::move(token)));
-  }
+  const std::vector<Writing*> sequences(step.sequences.begin(), step.sequences.end());
+  CEDAR_TRY(WrittenTokens written, write_tokens(*step.ctx, model->config, step.logits, sequences));
+  stats.whole_rows = written.whole_rows;
+  events = std::move(written.events);
   return {};
-}
-
-/// Takes a token over into the sequence and its constraint.
-TokenEvent DecodeEngine::Impl::event_of(Decode& decode, Result<SampledToken> sampled) const {
-  TokenEvent event;
-  event.id = decode.request.id;
-  event.index = static_cast<int64_t>(decode.output().size());
-  if (sampled && decode.output_state && !decode.output_state->accept(sampled->token)) {
-    sampled = make_error(Errc::internal, "token " + std::to_string(sampled->token) +
-                                             " was sampled against the constraint");
-  }
-  if (!sampled) {
-    event.finish = FinishReason::failed;
-    event.error = std::move(sampled.error());
-    return event;
-  }
-  event.token = std::move(*sampled);
-  const TokenId token = event.token.token;
-  decode.tokens.push_back(token);
-  const bool ended = decode.output_state && decode.output_state->finished();
-  const bool eos = token == model->config.eos_token_id && (ended || !decode.request.ignore_eos);
-  const auto& extra = decode.request.stop_ids;
-  if (eos || std::find(extra.begin(), extra.end(), token) != extra.end()) {
-    event.finish = FinishReason::stop;
-  } else if (event.index + 1 == decode.request.max_new_tokens) {
-    event.finish = FinishReason::length;
-  }
-  return event;
 }
 
 /// One operation after the other, all rows of the step.

@@ -76,7 +76,8 @@ int64_t LayerCut::bytes(const StepBatch& batch, std::span<const CutState> states
   return bytes;
 }
 
-int64_t LayerCut::max_bytes(const EngineOptions& options, int64_t rows, int64_t sequences) const {
+int64_t LayerCut::max_bytes(const EngineOptions& options, int64_t rows, int64_t sequences,
+                            bool states) const {
   int64_t bytes = rows * row_bytes(model_.config);
   bytes += static_cast<int64_t>(lists_.size()) * rows * model_.config.index_topk * 4;
   for (const LayerId owner : pools_) {
@@ -87,6 +88,7 @@ int64_t LayerCut::max_bytes(const EngineOptions& options, int64_t rows, int64_t 
   for (const size_t source : sources_) {
     bytes += (rows / model_.plan.kv_sources[source].ratio + sequences) * global;
   }
+  if (!states) return bytes;
   const int64_t windows = cut_ * model_.config.sliding_window * model_.layout.window_row_bytes;
   return bytes + sequences * (windows + pending_bytes_);
 }

@@ -38,8 +38,9 @@ class LayerCut {
 
   /// Of one step. `states`: one for each of the batch's sequences.
   int64_t bytes(const StepBatch& batch, std::span<const CutState> states) const;
-  /// Of any step of so many rows and sequences.
-  int64_t max_bytes(const EngineOptions& options, int64_t rows, int64_t sequences) const;
+  /// Of any step of so many rows and sequences; `states`: whether sequences may end with it.
+  int64_t max_bytes(const EngineOptions& options, int64_t rows, int64_t sequences,
+                    bool states) const;
 
   /// After the layers before the cut have run. REQUIRES: `to` has bytes(batch, states); a closed state.
   Status write(kernels::KernelContext& ctx, SequenceStore& store, const StepBatch& batch,

@@ -336,6 +336,10 @@ void PrefillRank::prefetch(const PrefillChunk& chunk) {
   if (!impl_->engram->wants_prefetch()) return;
   std::vector<BatchSequence> sequences;
   for (const PrefillRows& part : chunk.parts) {
+    // It may be another process's word; run() says what is wrong.
+    const model::ModelConfig& config = impl_->model->config;
+    if (!check_prompt(config, part.tokens)) return;
+    if (!part.history.empty() && !check_prompt(config, part.history)) return;
     BatchSequence& sequence = sequences.emplace_back();
     sequence.start = part.start;
     sequence.tokens = part.tokens;
@@ -347,17 +351,19 @@ void PrefillRank::prefetch(const PrefillChunk& chunk) {
 int64_t PrefillRank::max_in_bytes() const {
   const Impl& impl = *impl_;
   const int64_t rows = impl.options.prefill_chunk_tokens;
-  return impl.first() ? 0
-                      : impl.before.max_bytes(impl.options, rows,
-                                              std::min<int64_t>(rows, impl.options.max_sequences));
+  return impl.first()
+             ? 0
+             : impl.before.max_bytes(impl.options, rows,
+                                     std::min<int64_t>(rows, impl.options.max_sequences), true);
 }
 
 int64_t PrefillRank::max_out_bytes() const {
   const Impl& impl = *impl_;
   const int64_t rows = impl.options.prefill_chunk_tokens;
-  return impl.last() ? 0
-                     : impl.behind.max_bytes(impl.options, rows,
-                                             std::min<int64_t>(rows, impl.options.max_sequences));
+  return impl.last()
+             ? 0
+             : impl.behind.max_bytes(impl.options, rows,
+                                     std::min<int64_t>(rows, impl.options.max_sequences), true);
 }
 
 Status PrefillRank::Impl::keep_boundary(Prefill& prefill, const StreamState& state,

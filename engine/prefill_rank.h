@@ -46,7 +46,7 @@ class PrefillRank {
   /// invalid_argument (bytes or rows that do not follow what came before), those of open(), and the device's.
   Result<int64_t> run(const PrefillChunk& chunk, const ChunkImages& images,
                       std::span<const std::byte> in, std::span<std::byte> out);
-  /// Asks for the Engram rows of a chunk that will run, where they come from elsewhere. Never waits.
+  /// Asks for the Engram rows of a chunk that will run, where they come from elsewhere. Never waits. Any chunk is safe.
   void prefetch(const PrefillChunk& chunk);
   int64_t max_in_bytes() const;
   int64_t max_out_bytes() const;

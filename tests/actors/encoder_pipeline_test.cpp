@@ -2,6 +2,7 @@
 // their level, whatever is cancelled or lost.
 
 #include <condition_variable>
+#include <set>
 
 #include "actors/encoder_face.h"
 #include "actors/encoder_part.h"
@@ -24,6 +25,7 @@ class GatedEngram final : public engine::EngramSource {
       : local_(engine::local_engram_source(model)) {}
   Status fetch(LayerId layer, std::span<const int64_t> rows, uint8_t* out) override {
     std::unique_lock lock(mutex_);
+    ahead_ += announced_.count({rows.begin(), rows.end()}) > 0 ? 1 : 0;
     ++waiting_;
     changed_.notify_all();
     changed_.wait(lock, [this] { return open_; });
@@ -37,6 +39,16 @@ class GatedEngram final : public engine::EngramSource {
     broken_ = broken;
     changed_.notify_all();
   }
+  void prefetch(LayerId, std::span<const int64_t> rows) override {
+    std::lock_guard lock(mutex_);
+    announced_.emplace(rows.begin(), rows.end());
+  }
+  bool wants_prefetch() const override { return true; }
+  /// Fetches that were announced.
+  int ahead() {
+    std::lock_guard lock(mutex_);
+    return ahead_;
+  }
   bool somebody_waits() {
     std::lock_guard lock(mutex_);
     return waiting_ > 0;
@@ -47,7 +59,8 @@ class GatedEngram final : public engine::EngramSource {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = true, broken_ = false;
-  int waiting_ = 0;
+  int waiting_ = 0, ahead_ = 0;
+  std::set<std::vector<int64_t>> announced_;
 };
 
 class EncoderPipelineTest : public HandoffFixture {
@@ -257,6 +270,10 @@ TEST_P(EncoderPipelineTest, ChunksOfOnePromptAreUnderWayTogether) {
   ranks[1]->engram->set(true);
   expect_one_process(sink, request);
   expect_ranks_level();
+  // Table rows of a chunk are asked for while the one before it is computed: of all but the first chunk by the first rank,
+  // of those that waited here by the second.
+  EXPECT_EQ(ranks[0]->engram->ahead(), 7);
+  EXPECT_GE(ranks[1]->engram->ahead(), 1);
 }
 
 TEST_P(EncoderPipelineTest, CancelledPromptsLeaveNothingInAnyRank) {

@@ -241,11 +241,17 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{
             node("name = \"x\"\nroles = [\"decoder\"]\ndata = \"127.0.0.1:0\"\npipeline = \"q\"\n"
                  "layers = \"0-3\""),
-            "node x.pipeline is for encoders: this version runs all layers of a decoder on one "
-            "node"},
+            "node x.pipeline must have at least two nodes, got \"q\" alone"},
+        BadCase{node("name = \"x\"\nroles = [\"decoder\", \"encoder\"]\ndata = \"127.0.0.1:0\"\n"
+                     "pipeline = \"q\"\nlayers = \"0-3\""),
+                "node x.pipeline needs one of the roles encoder and decoder"},
+        BadCase{pipeline({"layers = \"0\""}) +
+                    "[[node]]\nname = \"x\"\nroles = [\"decoder\"]\ndata = \"127.0.0.1:0\"\n"
+                    "pipeline = \"p\"\nlayers = \"1\"\n",
+                "node x.pipeline has nodes of the roles encoder and decoder, got \"p\""},
         BadCase{node("name = \"x\"\nroles = [\"cache\"]\ndata = \"127.0.0.1:0\"\npipeline = \"q\"\n"
                      "layers = \"0-3\""),
-                "node x.pipeline needs the role encoder"},
+                "node x.pipeline needs one of the roles encoder and decoder"},
         BadCase{
             node("name = \"x*\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:0\"\npipeline = \"q\"\n"
                  "layers = \"0-3\""),
