@@ -37,10 +37,17 @@ struct PrefillEvent {
   int64_t computed = 0;
   int64_t total = 0;
 };
+/// How an encoder came by its windows behind cached blocks: none were needed, taken over as they had been, or rebuilt by a
+/// replay (engine::resume_start).
+enum class ResumeKind : uint8_t { none, windows, bounded, exact };
+
 /// The prompt has been read; `cached` of its tokens came from the cache.
 struct PromptReadEvent {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  // < prompt_tokens
+  int64_t disk_tokens = 0;    // of the cached ones, brought from a disk for this request
+  ResumeKind resume = ResumeKind::none;
+  int64_t replayed_tokens = 0;  // cached ones that were computed again for their windows
 };
 /// The decoder has all that the encoder computed and replays the end of the prompt.
 struct ReplayEvent {};

@@ -41,6 +41,7 @@ KvCache::behavior_type KvCache::make_behavior() {
         return reply;
       },
       [this](const StoreBlocks& message) { store(message); },
+      [this](const StoreWindows& message) { refuse(message.windows); },
       [this](const ReleaseLease& message) {
         const auto lease = leases_.find(message.lease);
         if (lease != leases_.end()) end(lease->second);
@@ -176,6 +177,11 @@ void KvCache::store(const StoreBlocks& message) {
     usage_.dropped_blocks += static_cast<int64_t>(message.chain.size());
   }
   publish();
+}
+
+void KvCache::refuse(const Offer& offer) {
+  const auto descriptor = descriptor_of(offer);
+  if (descriptor) setup_.plane.transport->release(descriptor->owner, descriptor->lease);
 }
 
 Status KvCache::fetch(const StoreBlocks& message) {

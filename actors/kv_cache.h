@@ -74,6 +74,7 @@ class KvCache final
   void watch(const caf::actor_addr& owner);
   void unwatch(const caf::actor_addr& owner);
   void store(const StoreBlocks& message);
+  void refuse(const Offer& offer);
   Status fetch(const StoreBlocks& message);
   void keep(const Store& store, int64_t block, std::span<const std::byte> bytes);
   void publish();

@@ -30,7 +30,7 @@ class actor_system_config;
 namespace cedar::actors {
 
 /// Of the messages between nodes, stage messages included. Raise it when any of them changes.
-inline constexpr uint32_t kControlProtocol = 3;
+inline constexpr uint32_t kControlProtocol = 4;
 
 /// What one stage can hold; from the engine's options and pool.
 struct StageCapacity {

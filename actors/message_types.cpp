@@ -21,6 +21,7 @@ void add_message_types(caf::actor_system_config& config) {
       .add_message_type<LookupPrefix>("cedar.LookupPrefix")
       .add_message_type<PrefixLease>("cedar.PrefixLease")
       .add_message_type<StoreBlocks>("cedar.StoreBlocks")
+      .add_message_type<StoreWindows>("cedar.StoreWindows")
       .add_message_type<ReleaseLease>("cedar.ReleaseLease")
       .add_message_type<CacheUsage>("cedar.CacheUsage");
 }

@@ -75,6 +75,12 @@ struct PrefillProgress {
   Offer state;                // one range, engine/handoff.h as bytes; when finished
   int64_t cached_blocks = 0;  // taken over from the cache and not offered here
   Offer for_cache;  // the same blocks for a second reader, where BeginPrefill asked for it
+  ResumeKind resume = ResumeKind::none;
+  int64_t replayed = 0;  // prompt tokens computed again for their windows so far
+  /// The state at the end of the prompt's last whole block, for the next turn: one range, engine/handoff.h as bytes. Where
+  /// BeginPrefill asked for it.
+  int64_t windows_at = 0;
+  Offer windows;
 };
 /// Tokens of the answer have completed a KV block. Of prompt and answer it is number `index`.
 struct BlockWritten {
@@ -161,6 +167,10 @@ struct BeginPrefill {
   Offer cached;
   int64_t keep_blocks =
       0;  // of the prompt's first blocks, those computed are offered for a cache, too
+  /// The state behind the first `windows_at` tokens, from an earlier turn; 0: there is none.
+  int64_t windows_at = 0;
+  Offer windows;
+  bool keep_windows = false;  // offer those of this prompt
 };
 /// A lease on bytes of one prompt has ended. From the stage's own data plane.
 struct LeaseReturned {
@@ -185,6 +195,9 @@ struct PrefixLease {
   int64_t blocks = 0;  // 0: nothing, and there is no lease
   Offer for_encoder;
   Offer for_decoder;
+  int64_t disk_blocks = 0;  // of `blocks`, brought from the disk for this
+  int64_t windows_at = 0;   // tokens, a whole number of blocks, at most `blocks` of them; 0: none
+  Offer windows;            // for the encoder
 };
 /// Blocks to fetch and keep: best effort, never waits, no reply. The cache ends their lease.
 struct StoreBlocks {
@@ -192,6 +205,12 @@ struct StoreBlocks {
   std::vector<model::BlockKey>
       chain;  // the key before block `first`, then one per range of `blocks`
   Offer blocks;
+};
+/// The state behind the block of this key, to fetch and keep for the next turn: as StoreBlocks.
+struct StoreWindows {
+  model::BlockKey key;
+  int64_t windows_at = 0;  // tokens
+  Offer windows;
 };
 struct ReleaseLease {
   LeaseId lease;
@@ -208,11 +227,28 @@ struct CacheUsage {
   int64_t stored_blocks = 0;
   int64_t dropped_blocks = 0;  // offered and not kept
   int64_t evicted_blocks = 0;
+  // The disk tier, the last four since the start.
+  int64_t disk_blocks = 0;
+  int64_t disk_bytes = 0;
+  int64_t disk_capacity_bytes = 0;
+  int64_t disk_hit_blocks = 0;
+  int64_t disk_written_blocks = 0;
+  int64_t disk_dropped_blocks = 0;
+  int64_t disk_errors = 0;
+  // Windows of sessions between turns, the last four since the start.
+  int64_t windows = 0;
+  int64_t window_bytes = 0;
+  int64_t window_capacity_bytes = 0;
+  int64_t window_lookups = 0;  // that found blocks
+  int64_t window_hits = 0;
+  int64_t windows_expired = 0;
+  int64_t windows_evicted = 0;
 };
 using UsageAtom = caf::atom_constant<caf::atom("usage")>;
 
 using KvCacheActor =
     caf::typed_actor<caf::replies_to<LookupPrefix>::with<PrefixLease>, caf::reacts_to<StoreBlocks>,
+                     caf::reacts_to<StoreWindows>,
                      caf::reacts_to<ReleaseLease>,  // unknown lease: ignored, already released
                      caf::replies_to<UsageAtom>::with<CacheUsage>>;
 
@@ -292,7 +328,8 @@ typename I::result_type inspect(I& f, Offer& x) {
 template <class I>
 typename I::result_type inspect(I& f, PrefillProgress& x) {
   return f(caf::meta::type_name("PrefillProgress"), x.attempt, x.computed, x.finished,
-           x.first_block, x.blocks, x.state, x.cached_blocks, x.for_cache);
+           x.first_block, x.blocks, x.state, x.cached_blocks, x.for_cache, x.resume, x.replayed,
+           x.windows_at, x.windows);
 }
 template <class I>
 typename I::result_type inspect(I& f, BlockWritten& x) {
@@ -338,7 +375,7 @@ typename I::result_type inspect(I& f, CancelWork& x) {
 template <class I>
 typename I::result_type inspect(I& f, BeginPrefill& x) {
   return f(caf::meta::type_name("BeginPrefill"), x.attempt, x.request, x.session, x.remaining,
-           x.cached_blocks, x.cached, x.keep_blocks);
+           x.cached_blocks, x.cached, x.keep_blocks, x.windows_at, x.windows, x.keep_windows);
 }
 template <class I>
 typename I::result_type inspect(I& f, LeaseReturned& x) {
@@ -350,11 +387,16 @@ typename I::result_type inspect(I& f, LookupPrefix& x) {
 }
 template <class I>
 typename I::result_type inspect(I& f, PrefixLease& x) {
-  return f(caf::meta::type_name("PrefixLease"), x.lease, x.blocks, x.for_encoder, x.for_decoder);
+  return f(caf::meta::type_name("PrefixLease"), x.lease, x.blocks, x.for_encoder, x.for_decoder,
+           x.disk_blocks, x.windows_at, x.windows);
 }
 template <class I>
 typename I::result_type inspect(I& f, StoreBlocks& x) {
   return f(caf::meta::type_name("StoreBlocks"), x.first, x.chain, x.blocks);
+}
+template <class I>
+typename I::result_type inspect(I& f, StoreWindows& x) {
+  return f(caf::meta::type_name("StoreWindows"), x.key, x.windows_at, x.windows);
 }
 template <class I>
 typename I::result_type inspect(I& f, ReleaseLease& x) {
@@ -363,7 +405,11 @@ typename I::result_type inspect(I& f, ReleaseLease& x) {
 template <class I>
 typename I::result_type inspect(I& f, CacheUsage& x) {
   return f(caf::meta::type_name("CacheUsage"), x.blocks, x.bytes, x.capacity_bytes, x.pinned_blocks,
-           x.leases, x.lookups, x.hit_blocks, x.stored_blocks, x.dropped_blocks, x.evicted_blocks);
+           x.leases, x.lookups, x.hit_blocks, x.stored_blocks, x.dropped_blocks, x.evicted_blocks,
+           x.disk_blocks, x.disk_bytes, x.disk_capacity_bytes, x.disk_hit_blocks,
+           x.disk_written_blocks, x.disk_dropped_blocks, x.disk_errors, x.windows, x.window_bytes,
+           x.window_capacity_bytes, x.window_lookups, x.window_hits, x.windows_expired,
+           x.windows_evicted);
 }
 template <class I>
 typename I::result_type inspect(I& f, CancelRequest& x) {

@@ -28,6 +28,9 @@ NodeSettings node_defaults(const ServeConfig& serve) {
   node.index_service_min_tokens = serve.engine.index_service_min_tokens;
   node.engram = serve.engine.engram;
   node.cache_mib = serve.actors.cache_mib;
+  node.cache_directory = serve.actors.cache_directory;
+  node.cache_disk_mib = serve.actors.cache_disk_mib;
+  node.window_cache_mib = serve.actors.window_cache_mib;
   node.http_host = serve.http.host;
   node.http_port = serve.http.port;
   return node;
@@ -287,6 +290,9 @@ ServeConfig ClusterConfig::serve_config(const NodeSettings& node) const {
   config.engine.index_service_min_tokens = node.index_service_min_tokens;
   config.engine.engram = node.engram;
   config.actors.cache_mib = node.cache_mib;
+  config.actors.cache_directory = node.cache_directory;
+  config.actors.cache_disk_mib = node.cache_disk_mib;
+  config.actors.window_cache_mib = node.window_cache_mib;
   config.http.host = node.http_host;
   config.http.port = node.http_port;
   return config;
@@ -348,7 +354,10 @@ Result<ClusterConfig> load_cluster_config(const std::string& path) {
   resolve(config.tls.key);
   resolve(config.tls.authority);
   resolve_paths(config.serve, path);
-  for (NodeSettings& node : config.nodes) resolve(node.model_directory);
+  for (NodeSettings& node : config.nodes) {
+    resolve(node.model_directory);
+    resolve(node.cache_directory);
+  }
   return config;
 }
 

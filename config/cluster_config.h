@@ -66,6 +66,10 @@ struct NodeSettings {
   int64_t indexer_mib = 1024;
   std::string engram;
   int64_t cache_mib = 0;
+  std::string cache_directory;
+  int64_t cache_disk_mib = 0;
+  int64_t window_cache_mib = 0;
+  std::string metrics;  // host:port of the page that Prometheus reads; empty: none but a gateway's
   std::string http_host;
   int64_t http_port = 0;
   // Of the role engram.

@@ -78,6 +78,13 @@ void visit_node_settings(Node& n, Visitor& v) {
   v.integer("indexer_mib", n.indexer_mib, 1, int64_t{1} << 16, "memory of an indexer for keys");
   v.choice("engram", n.engram, {"local", "service"}, "instead of engine.engram");
   v.integer("cache_mib", n.cache_mib, 0, kMany, "instead of actors.cache_mib");
+  v.text("cache_directory", n.cache_directory, "instead of actors.cache_directory");
+  v.integer("cache_disk_mib", n.cache_disk_mib, 1, int64_t{1} << 32,
+            "instead of actors.cache_disk_mib");
+  v.integer("window_cache_mib", n.window_cache_mib, 0, kMany, "instead of actors.window_cache_mib");
+  v.text("metrics", n.metrics,
+         "host:port of a page with /metrics, /livez and /ready, for a node without a gateway; "
+         "empty: none");
   v.text("http_host", n.http_host, "instead of http.host");
   v.integer("http_port", n.http_port, 0, 65535, "instead of http.port");
   v.integer("engram_shard", n.engram_shard, 0, 4095,

@@ -43,6 +43,7 @@ std::string beside(const std::string& file, const std::string& path) {
 void resolve_paths(ServeConfig& config, const std::string& file) {
   const auto resolve = [&](std::string& path) { path = beside(file, path); };
   resolve(config.model.directory);
+  resolve(config.actors.cache_directory);
   resolve(config.http.tls_certificate);
   resolve(config.http.tls_key);
   for (KeySettings& key : config.keys) resolve(key.file);

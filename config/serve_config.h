@@ -40,6 +40,11 @@ struct ActorSettings {
   int64_t max_throughput = 100;  // messages an actor may handle before it yields its thread
   int64_t max_queued = 256;      // requests waiting for room; one more is refused
   int64_t cache_mib = 64;        // bound of the in-memory KV block cache
+  std::string cache_directory;   // of the disk tier behind it; empty: none
+  int64_t cache_disk_mib = 65536;
+  int64_t cache_retention_hours = 72;
+  int64_t window_cache_mib = 16;  // windows of sessions between turns
+  int64_t window_cache_ttl_s = 600;
 };
 
 struct HttpSettings {
@@ -63,7 +68,10 @@ struct HttpSettings {
   int64_t tls_handshake_timeout_ms = 10000;
   std::vector<std::string> allowed_origins;  // of web pages; none: only the server's own page
   std::vector<std::string> allowed_hosts;    // names besides localhost, for a server on loopback
-  std::string metrics = "open";  // "open" or "key": whether /metrics asks for an API key
+  std::string metrics = "open";          // "open" or "key": whether /metrics asks for an API key
+  std::string metrics_aliases = "none";  // "none" or "vllm"
+  bool debug_requests = false;
+  int64_t ready_stall_ms = 60000;
 };
 
 /// An API key. Where it comes from is written here, the key itself never is: exactly one of sha256, file and env.

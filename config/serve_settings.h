@@ -59,6 +59,17 @@ void visit_settings(Config& c, Visitor& v) {
   v.integer("max_queued", c.actors.max_queued, 0, 1000000, "requests waiting for room");
   v.integer("cache_mib", c.actors.cache_mib, 0, kMany,
             "memory of the KV block cache (role cache in a cluster); 0: none");
+  v.text("cache_directory", c.actors.cache_directory,
+         "where the cache keeps KV blocks on disk, across restarts; empty: nowhere");
+  v.integer("cache_disk_mib", c.actors.cache_disk_mib, 1, int64_t{1} << 32,
+            "bound of the files there");
+  v.integer("cache_retention_hours", c.actors.cache_retention_hours, 0, 24 * 365,
+            "blocks that the bound pushed out of there earlier are counted apart");
+  v.integer("window_cache_mib", c.actors.window_cache_mib, 0, kMany,
+            "memory of the cache for windows of sessions between turns; at most a tenth of the "
+            "machine's is used; 0: none");
+  v.integer("window_cache_ttl_s", c.actors.window_cache_ttl_s, 1, 24 * 3600,
+            "windows that no turn asked for are let go");
 
   v.table("http");
   v.text("host", c.http.host, "address to listen on");
@@ -91,6 +102,12 @@ void visit_settings(Config& c, Visitor& v) {
   v.texts("allowed_hosts", c.http.allowed_hosts,
           "names in Host besides localhost, asked of a server on loopback without API keys; or *");
   v.choice("metrics", c.http.metrics, {"open", "key"}, "whether /metrics asks for an API key");
+  v.choice("metrics_aliases", c.http.metrics_aliases, {"none", "vllm"},
+           "vllm: /metrics has the names of vLLM, too, for dashboards that know them");
+  v.flag("debug_requests", c.http.debug_requests,
+         "/debug/requests lists what is under way; asks for an API key where there are any");
+  v.integer("ready_stall_ms", c.http.ready_stall_ms, 0, kHourMs,
+            "not ready while requests wait and none got room for so long; 0: always ready");
 
   v.table("stream");
   v.integer("max_in_flight", c.stream.max_in_flight, 1, 100000, "answers at once on one WebSocket");

@@ -150,7 +150,8 @@ TEST_F(MessagesTest, TheOthersToo) {
   model::BlockKey key;
   std::iota(key.digest.begin(), key.digest.end(), uint8_t{100});
   EXPECT_EQ(expect_round_trip(LookupPrefix{{key, {}}, std::chrono::milliseconds(9)}).keys[0], key);
-  expect_round_trip(PrefixLease{LeaseId{3}, 2, offer(), offer()});
+  expect_round_trip(PrefixLease{LeaseId{3}, 2, offer(), offer(), 1, 128, offer()});
+  EXPECT_EQ(expect_round_trip(StoreWindows{key, 128, offer()}).key, key);
   EXPECT_EQ(expect_round_trip(StoreBlocks{4, {{}, key}, offer()}).chain[1], key);
 }
 
