@@ -59,6 +59,7 @@ test-packages: packages
 ifneq ($(CLUSTER),OFF)
 ifneq ($(INSTALL),)
 	@$(INSTALL) test || echo "make test: some tests will be skipped"
+	@tools/get_prometheus.sh >/dev/null || echo "make test: tests with Prometheus will be skipped"
 endif
 endif
 

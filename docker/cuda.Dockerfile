@@ -28,10 +28,11 @@ COPY packages packages
 COPY tools/install_packages.sh tools/install_packages.sh
 RUN tools/install_packages.sh runtime \
  && rm -rf /var/lib/apt/lists/* packages tools \
- && useradd --system --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin cedar
+ && useradd --system --uid 10001 --user-group --no-create-home --home-dir /var/lib/cedar --shell /usr/sbin/nologin cedar \
+ && install -d -o cedar -g cedar -m 0750 /var/lib/cedar
 COPY --from=build /opt/cedar /usr/local
 USER 10001:10001
-EXPOSE 8080 7400 7500
+EXPOSE 8080 7400 7500 9400
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["cedar"]
 CMD ["serve", "--host", "0.0.0.0", "--device", "cuda"]
