@@ -51,34 +51,50 @@ bool CacheTier::evict() {
   candidates_.erase(candidates_.begin());
   const auto gone = entries_.find(key);
   clock_ = gone->second.worth;
+  ++evictions_;
+  erase(gone);
+  return true;
+}
+
+void CacheTier::erase(Entries::iterator gone) {
   free_.push_back(gone->second.slot);
   const model::BlockKey parent = gone->second.parent;
   entries_.erase(gone);
-  ++evictions_;
   const auto siblings = continuations_.find(parent);
-  if (--siblings->second > 0) return true;
+  if (--siblings->second > 0) return;
   continuations_.erase(siblings);
   const auto before = entries_.find(parent);
   if (before != entries_.end() && may_go(parent, before->second)) {
     candidates_.insert(candidate(parent, before->second));
   }
-  return true;
+}
+
+void CacheTier::forget(const model::BlockKey& key) {
+  const auto at = entries_.find(key);
+  CEDAR_ASSERT(at != entries_.end() && at->second.pins == 0, "a pinned block is in use");
+  candidates_.erase(candidate(key, at->second));
+  erase(at);
+}
+
+int64_t CacheTier::pin(const model::BlockKey& key) {
+  const auto at = entries_.find(key);
+  CEDAR_ASSERT(at != entries_.end(), "pin of a block that is not there");
+  Entry& entry = at->second;
+  if (entry.pins == 0) {
+    candidates_.erase(candidate(key, entry));
+    ++pinned_blocks_;
+  }
+  ++entry.pins;
+  ++entry.uses;
+  value(entry);
+  return entry.slot;
 }
 
 std::vector<int64_t> CacheTier::pin_prefix(std::span<const model::BlockKey> keys) {
   std::vector<int64_t> found;
   for (const model::BlockKey& key : keys) {
-    const auto at = entries_.find(key);
-    if (at == entries_.end()) break;
-    Entry& entry = at->second;
-    if (entry.pins == 0) {
-      candidates_.erase(candidate(key, entry));
-      ++pinned_blocks_;
-    }
-    ++entry.pins;
-    ++entry.uses;
-    value(entry);
-    found.push_back(entry.slot);
+    if (!has(key)) break;
+    found.push_back(pin(key));
   }
   return found;
 }

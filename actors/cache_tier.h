@@ -28,10 +28,14 @@ class CacheTier {
   std::optional<int64_t> store(const model::BlockKey& key, const model::BlockKey& parent,
                                int64_t index);
 
+  /// Its slot, pinned once more and counted as used. REQUIRES: present.
+  int64_t pin(const model::BlockKey& key);
   /// Slots of the leading keys that are present, each pinned once and counted as used.
   std::vector<int64_t> pin_prefix(std::span<const model::BlockKey> keys);
   /// REQUIRES: pinned.
   void unpin(const model::BlockKey& key);
+  /// Its bytes turned out to be of no use. REQUIRES: present, not pinned.
+  void forget(const model::BlockKey& key);
 
   int64_t slots() const { return slots_; }
   int64_t blocks() const { return static_cast<int64_t>(entries_.size()); }
@@ -68,6 +72,7 @@ class CacheTier {
   }
   void value(Entry& entry);
   bool evict();
+  void erase(Entries::iterator gone);
 
   int64_t slots_;
   std::vector<int64_t> free_;

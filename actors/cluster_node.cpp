@@ -176,8 +176,7 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
     };
   }
   if (options.cache) {
-    spawners.cache =
-        cache_spawner(options.system.cache_bytes, options.block_bytes, plane, stage_board);
+    spawners.cache = cache_spawner(options.system.cache, options.block_bytes, plane, stage_board);
   }
   stages = system->spawn<LocalStages>(stage_options, std::move(spawners), std::move(listeners));
   return {};

@@ -55,7 +55,7 @@ struct ClusterNodeOptions {
   // The encoder or decoder here is a rank of it; the model has that rank's layers.
   std::optional<PipelinePlace> encoder_pipeline, decoder_pipeline;
   bool decoder = false;
-  bool cache = false;       // of system.cache_bytes
+  bool cache = false;       // of system.cache
   int64_t block_bytes = 0;  // of the model's KV blocks
   std::vector<NodeServiceFactory> services;
   std::optional<RemoteEngramOptions> engram;  // the stages' rows come from services

@@ -17,11 +17,49 @@ namespace {
 /// Offers that wait to be fetched; more of them are let go.
 constexpr size_t kMostFetches = 256;
 constexpr std::chrono::milliseconds kFetchTimeout{10000};
+/// What a lookup may wait for its reads: less than the session waits for the answer, for any number of them.
+constexpr std::chrono::milliseconds kReadTimeout{200};
+constexpr std::chrono::milliseconds kReadTimeoutPerBlock{1};
+/// Blocks that a lookup finds in memory only, to be brought to the disk again: copies in the way of the answer.
+constexpr int64_t kMostWrittenAgain = 64;
+constexpr std::chrono::seconds kTickInterval{1};
+
+void publish_usage(const CacheUsage& usage, LoadBoard& board) {
+  board.cache_blocks = usage.blocks;
+  board.cache_bytes = usage.bytes;
+  board.cache_capacity_bytes = usage.capacity_bytes;
+  board.cache_pinned_blocks = usage.pinned_blocks;
+  board.cache_leases = usage.leases;
+  board.cache_lookups = usage.lookups;
+  board.cache_hit_blocks = usage.hit_blocks;
+  board.cache_stored_blocks = usage.stored_blocks;
+  board.cache_dropped_blocks = usage.dropped_blocks;
+  board.cache_evicted_blocks = usage.evicted_blocks;
+  board.cache_disk_blocks = usage.disk_blocks;
+  board.cache_disk_bytes = usage.disk_bytes;
+  board.cache_disk_capacity_bytes = usage.disk_capacity_bytes;
+  board.cache_disk_hit_blocks = usage.disk_hit_blocks;
+  board.cache_disk_written_blocks = usage.disk_written_blocks;
+  board.cache_disk_dropped_blocks = usage.disk_dropped_blocks;
+  board.cache_disk_errors = usage.disk_errors;
+  board.cache_windows = usage.windows;
+  board.cache_window_bytes = usage.window_bytes;
+  board.cache_window_capacity_bytes = usage.window_capacity_bytes;
+  board.cache_window_lookups = usage.window_lookups;
+  board.cache_window_hits = usage.window_hits;
+  board.cache_windows_expired = usage.windows_expired;
+  board.cache_windows_evicted = usage.windows_evicted;
+}
 
 }  // namespace
 
 KvCache::KvCache(caf::actor_config& config, KvCacheSetup setup)
-    : typed_event_based_actor(config), setup_(std::move(setup)) {}
+    : typed_event_based_actor(config),
+      setup_(std::move(setup)),
+      disk_(setup_.options, setup_.block_bytes),
+      lookups_(tier_, disk_, [this](uint64_t number, const model::BlockKey& key, int64_t slot) {
+        read(number, key, slot);
+      }) {}
 
 KvCache::behavior_type KvCache::make_behavior() {
   if (const Status started = start(); !started) {
@@ -33,13 +71,14 @@ KvCache::behavior_type KvCache::make_behavior() {
     for (auto& [id, lease] : leases_) {
       if (lease.owner == down.source) end(lease);
     }
+    std::vector<uint64_t> open;
+    for (const auto& [id, asked] : asked_) {
+      if (asked.owner == down.source) open.push_back(id);
+    }
+    for (const uint64_t id : open) drop(id);
   });
   return {
-      [this](const LookupPrefix& message) {
-        PrefixLease reply = lookup(message);
-        publish();
-        return reply;
-      },
+      [this](const LookupPrefix& message) { return lookup(message); },
       [this](const StoreBlocks& message) { store(message); },
       [this](const StoreWindows& message) { refuse(message.windows); },
       [this](const ReleaseLease& message) {
@@ -58,12 +97,27 @@ KvCache::behavior_type KvCache::make_behavior() {
         if (puller_) puller_->connected(message.owner, outcome(message.error));
       },
       [this](const CacheOfferEnded& message) { offer_ended(message.lease); },
+      [this](const CacheReadEnded& message) {
+        const Status status = outcome(message.error);
+        if (!status) {
+          log::warn("cache", "cannot read from its disk", {{"error", status.error().message()}});
+        }
+        for (const uint64_t id : lookups_.read_ended(message.read, status)) answer(id);
+      },
+      [this](const CacheLookupDue& message) {
+        if (asked_.count(message.lookup) != 0) answer(message.lookup);
+      },
+      [this](const CacheTick&) {
+        delayed_send(this, kTickInterval, CacheTick{});
+        if (memory_) disk_.open();
+        publish();
+      },
   };
 }
 
 Status KvCache::start() {
   slot_bytes_ = align_up(setup_.block_bytes, Buffer::kAlignment);
-  const int64_t slots = slot_bytes_ > 0 ? setup_.capacity_bytes / slot_bytes_ : 0;
+  const int64_t slots = slot_bytes_ > 0 ? setup_.options.bytes / slot_bytes_ : 0;
   if (slots == 0) return {};
   transport::Transport& transport = *setup_.plane.transport;
   CEDAR_TRY(const transport::Region region,
@@ -82,10 +136,15 @@ Status KvCache::start() {
   };
   OfferPuller::Receiver& receiver = *this;
   puller_.emplace(transport, options, receiver, std::move(handlers));
+  disk_.open();
+  delayed_send(this, kTickInterval, CacheTick{});
   return {};
 }
 
 void KvCache::on_exit() {
+  for (auto& [id, asked] : asked_) asked.promise.deliver(PrefixLease{});
+  asked_.clear();
+  disk_.close();
   for (auto& [id, lease] : leases_) {
     for (const LeaseId offer : lease.offers) setup_.plane.transport->revoke(offer);
   }
@@ -97,20 +156,76 @@ void KvCache::on_exit() {
 
 // --- readers ---------------------------------------------------------------------------------------------
 
-PrefixLease KvCache::lookup(const LookupPrefix& message) {
+KvCache::PrefixPromise KvCache::lookup(const LookupPrefix& message) {
   ++usage_.lookups;
-  const std::vector<int64_t> slots = tier_.pin_prefix(message.keys);
-  if (slots.empty()) return {};
-  const auto count = static_cast<std::ptrdiff_t>(slots.size());
+  Asked asked;
+  asked.owner = caf::actor_cast<caf::actor_addr>(current_sender());
+  asked.promise = make_response_promise<PrefixPromise>();  // nobody is the sender from here on
+  asked.deadline = transport::Clock::now() + message.remaining;
+  const PrefixPromise promise = asked.promise;
+  const uint64_t id = lookups_.begin(message.keys);
+  watch(asked.owner);
+  asked_.emplace(id, std::move(asked));
+  const int64_t missing = lookups_.missing(id);
+  if (missing == 0) {
+    answer(id);
+  } else {
+    delayed_send(this, kReadTimeout + missing * kReadTimeoutPerBlock, CacheLookupDue{id});
+  }
+  return promise;
+}
+
+void KvCache::answer(uint64_t id) {
+  const auto at = asked_.find(id);
+  if (at == asked_.end()) return;
+  Asked asked = std::move(at->second);
+  asked_.erase(at);
+  asked.promise.deliver(lend(lookups_.take(id), asked));
+  unwatch(asked.owner);
+  publish();
+}
+
+void KvCache::drop(uint64_t id) {
+  for (const model::BlockKey& key : lookups_.take(id).keys) tier_.unpin(key);
+  const auto at = asked_.find(id);
+  at->second.promise.deliver(PrefixLease{});
+  unwatch(at->second.owner);
+  asked_.erase(at);
+}
+
+void KvCache::read(uint64_t number, const model::BlockKey& key, int64_t slot) {
+  // The region lives as long as someone may write to it, even if this actor does not.
+  disk_.read(key, bytes_of(slot),
+             [cache = address(), number, region = memory_](const Status& status) {
+               tell(cache, CacheReadEnded{number, outcome(status)});
+             });
+}
+
+void KvCache::write_again(const PrefixLookups::Found& found) {
+  if (!disk_.is_open()) return;
+  int64_t left = kMostWrittenAgain;
+  for (size_t i = 0; i < found.keys.size() && left > 0; ++i) {
+    if (disk_.has(found.keys[i])) continue;
+    disk_.write(found.keys[i], bytes_of(found.slots[i]));
+    --left;
+  }
+}
+
+PrefixLease KvCache::lend(PrefixLookups::Found found, const Asked& asked) {
+  if (found.keys.empty()) return {};
+  write_again(found);
   const LeaseId id{++last_id_};
   Lease& lease = leases_[id];
-  lease.keys.assign(message.keys.begin(), message.keys.begin() + count);
-  lease.owner = caf::actor_cast<caf::actor_addr>(current_sender());
+  lease.keys = std::move(found.keys);
+  lease.owner = asked.owner;
   watch(lease.owner);
-  PrefixLease reply{id, static_cast<int64_t>(slots.size()), {}, {}};
+  PrefixLease reply;
+  reply.lease = id;
+  reply.blocks = static_cast<int64_t>(found.slots.size());
+  reply.disk_blocks = found.from_disk;
   Status status;
   for (Offer* const part : {&reply.for_encoder, &reply.for_decoder}) {
-    auto offered = offer(slots, id, message.remaining, lease.offers);
+    auto offered = offer(found.slots, id, asked.deadline, lease.offers);
     if (offered) *part = std::move(*offered);
     else status = offered.error();
   }
@@ -122,18 +237,19 @@ PrefixLease KvCache::lookup(const LookupPrefix& message) {
     return {};
   }
   usage_.hit_blocks += reply.blocks;
+  usage_.disk_hit_blocks += reply.disk_blocks;
   return reply;
 }
 
 Result<Offer> KvCache::offer(const std::vector<int64_t>& slots, LeaseId lease,
-                             std::chrono::milliseconds remaining, std::vector<LeaseId>& offers) {
+                             transport::TimePoint deadline, std::vector<LeaseId>& offers) {
   transport::OfferRequest request;
   request.region = memory_->id();
   for (const int64_t slot : slots) {
     request.ranges.push_back(
         {static_cast<uint64_t>(slot * slot_bytes_), static_cast<uint64_t>(setup_.block_bytes), {}});
   }
-  request.lease_deadline = transport::Clock::now() + remaining;
+  request.lease_deadline = deadline;
   // The region lives as long as the lease, even if this actor does not.
   const auto on_end = [cache = address(), lease, region = memory_](LeaseId, transport::LeaseEnd) {
     tell(cache, CacheOfferEnded{lease});
@@ -229,12 +345,13 @@ Status KvCache::fetch(const StoreBlocks& message) {
 
 void KvCache::keep(const Store& store, int64_t block, std::span<const std::byte> bytes) {
   const auto at = static_cast<size_t>(block);
+  disk_.write(store.chain[at + 1], bytes);
   const auto slot = tier_.store(store.chain[at + 1], store.chain[at], store.first + block);
   if (!slot) {
     ++usage_.dropped_blocks;
     return;
   }
-  std::memcpy(memory_->memory().data + *slot * slot_bytes_, bytes.data(), bytes.size());
+  std::memcpy(bytes_of(*slot).data(), bytes.data(), bytes.size());
   ++usage_.stored_blocks;
 }
 
@@ -251,6 +368,10 @@ void KvCache::fetch_failed(const Attempt& attempt, const Error& error) {
   stores_.erase(attempt.handoff);
 }
 
+std::span<std::byte> KvCache::bytes_of(int64_t slot) const {
+  return {memory_->memory().data + slot * slot_bytes_, static_cast<size_t>(setup_.block_bytes)};
+}
+
 void KvCache::publish() {
   usage_.blocks = tier_.blocks();
   usage_.bytes = tier_.blocks() * setup_.block_bytes;
@@ -258,10 +379,8 @@ void KvCache::publish() {
   usage_.pinned_blocks = tier_.pinned_blocks();
   usage_.leases = static_cast<int64_t>(leases_.size());
   usage_.evicted_blocks = tier_.evictions();
-  if (!setup_.board) return;
-  setup_.board->cache_blocks = usage_.blocks;
-  setup_.board->cache_bytes = usage_.bytes;
-  setup_.board->cache_leases = usage_.leases;
+  disk_.count(usage_);
+  if (setup_.board) publish_usage(usage_, *setup_.board);
 }
 
 }  // namespace cedar::actors

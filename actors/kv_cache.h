@@ -1,7 +1,8 @@
 #pragma once
-// KV blocks of finished prefixes, for requests that begin alike: in memory that other processes fetch from, found by
-// chained block keys. What stages offer is fetched behind their backs (write-behind, best effort); what a lookup finds is
-// offered in place and stays until both of its readers are done, its lease is released, or its owner dies.
+// KV blocks of finished prefixes, for requests that begin alike: in memory that other processes fetch from, and on a disk
+// behind it, found by chained block keys. What stages offer is fetched behind their backs (write-behind, best effort) and
+// written to the disk at once; what a lookup finds is offered in memory and stays until both of its readers are done, its
+// lease is released, or its owner dies. A lookup waits for its reads of the disk, within bounds, and takes what is there.
 
 #include <caf/actor_addr.hpp>
 #include <caf/typed_event_based_actor.hpp>
@@ -11,16 +12,19 @@
 #include <optional>
 #include <vector>
 
+#include "actors/cache_disk.h"
+#include "actors/cache_options.h"
 #include "actors/cache_tier.h"
 #include "actors/data_plane.h"
 #include "actors/load_board.h"
 #include "actors/messages.h"
 #include "actors/offer_puller.h"
+#include "actors/prefix_lookups.h"
 
 namespace cedar::actors {
 
 struct KvCacheSetup {
-  int64_t capacity_bytes = 0;
+  CacheOptions options;
   int64_t block_bytes = 0;
   DataPlane plane;
   std::shared_ptr<LoadBoard> board;
@@ -39,10 +43,21 @@ struct CacheOwnerReached {
 struct CacheOfferEnded {
   LeaseId lease;
 };
+/// From the disk.
+struct CacheReadEnded {
+  uint64_t read = 0;
+  Error error;
+};
+/// A lookup has waited long enough.
+struct CacheLookupDue {
+  uint64_t lookup = 0;
+};
+struct CacheTick {};
 
 class KvCache final
     : public KvCacheActor::extend<caf::reacts_to<CachePullEnded>, caf::reacts_to<CacheOwnerReached>,
-                                  caf::reacts_to<CacheOfferEnded>>::base,
+                                  caf::reacts_to<CacheOfferEnded>, caf::reacts_to<CacheReadEnded>,
+                                  caf::reacts_to<CacheLookupDue>, caf::reacts_to<CacheTick>>::base,
       private OfferPuller::Receiver {
  public:
   /// The actor dies with the error when its memory cannot be had.
@@ -53,6 +68,13 @@ class KvCache final
   const char* name() const override { return "cedar.kv_cache"; }
 
  private:
+  using PrefixPromise = caf::typed_response_promise<PrefixLease>;
+  /// A lookup that is not answered yet.
+  struct Asked {
+    PrefixPromise promise;
+    caf::actor_addr owner;
+    transport::TimePoint deadline;  // of the lease
+  };
   struct Lease {
     caf::actor_addr owner;
     std::vector<model::BlockKey> keys;
@@ -66,9 +88,15 @@ class KvCache final
   };
 
   Status start();
-  PrefixLease lookup(const LookupPrefix& message);
+  PrefixPromise lookup(const LookupPrefix& message);
+  /// Answers with what is here by now.
+  void answer(uint64_t lookup);
+  void drop(uint64_t lookup);
+  PrefixLease lend(PrefixLookups::Found found, const Asked& asked);
+  void read(uint64_t number, const model::BlockKey& key, int64_t slot);
+  void write_again(const PrefixLookups::Found& found);
   Result<Offer> offer(const std::vector<int64_t>& slots, LeaseId lease,
-                      std::chrono::milliseconds remaining, std::vector<LeaseId>& offers);
+                      transport::TimePoint deadline, std::vector<LeaseId>& offers);
   void offer_ended(LeaseId lease);
   void end(Lease& lease);
   void watch(const caf::actor_addr& owner);
@@ -77,6 +105,7 @@ class KvCache final
   void refuse(const Offer& offer);
   Status fetch(const StoreBlocks& message);
   void keep(const Store& store, int64_t block, std::span<const std::byte> bytes);
+  std::span<std::byte> bytes_of(int64_t slot) const;
   void publish();
 
   // What was fetched.
@@ -89,9 +118,12 @@ class KvCache final
   int64_t slot_bytes_ = 0;
   std::shared_ptr<ExportRegion> memory_;  // null: nothing is kept
   CacheTier tier_{0};
+  CacheDisk disk_;
+  PrefixLookups lookups_;
   std::optional<OfferPuller> puller_;
+  std::map<uint64_t, Asked> asked_;  // by number of the lookup
   std::map<LeaseId, Lease> leases_;
-  std::map<caf::actor_addr, size_t> owners_;  // leases of each
+  std::map<caf::actor_addr, size_t> owners_;  // leases and open lookups of each
   std::map<HandoffId, Store> stores_;
   uint64_t last_id_ = 0;
   CacheUsage usage_;
@@ -102,3 +134,6 @@ class KvCache final
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::CachePullEnded)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::CacheOwnerReached)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::CacheOfferEnded)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::CacheReadEnded)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::CacheLookupDue)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(cedar::actors::CacheTick)

@@ -39,10 +39,31 @@ struct LoadBoard {
     engram_misses = counts.misses;
     engram_failed_fetches = counts.failed_fetches;
   }
-  // KV cache
+  // KV cache: CacheUsage in messages.h says what they mean
   std::atomic<int64_t> cache_blocks{0};
   std::atomic<int64_t> cache_bytes{0};
+  std::atomic<int64_t> cache_capacity_bytes{0};
+  std::atomic<int64_t> cache_pinned_blocks{0};
   std::atomic<int64_t> cache_leases{0};
+  std::atomic<int64_t> cache_lookups{0};
+  std::atomic<int64_t> cache_hit_blocks{0};
+  std::atomic<int64_t> cache_stored_blocks{0};
+  std::atomic<int64_t> cache_dropped_blocks{0};
+  std::atomic<int64_t> cache_evicted_blocks{0};
+  std::atomic<int64_t> cache_disk_blocks{0};
+  std::atomic<int64_t> cache_disk_bytes{0};
+  std::atomic<int64_t> cache_disk_capacity_bytes{0};  // 0: there is none, or it cannot be had now
+  std::atomic<int64_t> cache_disk_hit_blocks{0};
+  std::atomic<int64_t> cache_disk_written_blocks{0};
+  std::atomic<int64_t> cache_disk_dropped_blocks{0};
+  std::atomic<int64_t> cache_disk_errors{0};
+  std::atomic<int64_t> cache_windows{0};
+  std::atomic<int64_t> cache_window_bytes{0};
+  std::atomic<int64_t> cache_window_capacity_bytes{0};
+  std::atomic<int64_t> cache_window_lookups{0};
+  std::atomic<int64_t> cache_window_hits{0};
+  std::atomic<int64_t> cache_windows_expired{0};
+  std::atomic<int64_t> cache_windows_evicted{0};
 };
 
 }  // namespace cedar::actors

@@ -70,11 +70,11 @@ std::string kv_fingerprint(const engine::LoadedModel& model, const engine::Engin
   return {digest.begin(), digest.end()};
 }
 
-std::function<KvCacheActor(caf::actor_system&)> cache_spawner(int64_t capacity_bytes,
+std::function<KvCacheActor(caf::actor_system&)> cache_spawner(const CacheOptions& options,
                                                               int64_t block_bytes,
                                                               const DataPlane& plane,
                                                               std::shared_ptr<LoadBoard> board) {
-  return [setup = KvCacheSetup{capacity_bytes, block_bytes, plane, std::move(board)}](
+  return [setup = KvCacheSetup{options, block_bytes, plane, std::move(board)}](
              caf::actor_system& system) {
     return KvCacheActor(system.spawn<KvCache, caf::detached>(setup));
   };

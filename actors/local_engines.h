@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "actors/cache_options.h"
 #include "actors/data_plane.h"
 #include "actors/export_memory.h"
 #include "actors/load_board.h"
@@ -42,7 +43,7 @@ Result<LocalEngines> make_local_engines(std::shared_ptr<const engine::LoadedMode
 std::string kv_fingerprint(const engine::LoadedModel& model, const engine::EngineOptions& options);
 
 /// A KV cache of this process, on a thread of its own, because it copies much.
-std::function<KvCacheActor(caf::actor_system&)> cache_spawner(int64_t capacity_bytes,
+std::function<KvCacheActor(caf::actor_system&)> cache_spawner(const CacheOptions& options,
                                                               int64_t block_bytes,
                                                               const DataPlane& plane,
                                                               std::shared_ptr<LoadBoard> board);

@@ -15,8 +15,10 @@ HandoffId new_handoff() {
   return HandoffId{uint64_t{random()} << 32 | random()};
 }
 
-/// Computing is the alternative to waiting for the cache.
+/// Computing is the alternative to waiting for the cache, which may have to read blocks from its disk: less than a
+/// millisecond for each, where any encoder takes longer.
 constexpr std::chrono::milliseconds kLookupTimeout{250};
+constexpr std::chrono::milliseconds kLookupTimeoutPerBlock{1};
 
 /// Errors that say something about the stage, not about the request: another stage may do better.
 bool stage_is_to_blame(const Error& error) {
@@ -156,7 +158,8 @@ void Session::look_up() {
           : 0;
   looked_up_ = blocks == 0;
   if (looked_up_) return try_prefill();
-  request(setup_.cache.cache, kLookupTimeout, LookupPrefix{keys_->of(0, blocks), remaining()})
+  request(setup_.cache.cache, kLookupTimeout + blocks * kLookupTimeoutPerBlock,
+          LookupPrefix{keys_->of(0, blocks), remaining()})
       .then(
           [this, attempt = attempt_](PrefixLease& hit) {
             if (attempt == attempt_ && !looked_up_) return on_hit(std::move(hit));

@@ -138,10 +138,10 @@ Result<std::unique_ptr<System>> System::start(std::shared_ptr<const engine::Load
   stages.decoder = engines.decoder_capacity;
   StageSpawners spawners =
       detached_stages(std::move(engines.encoder), std::move(engines.decoder), *impl);
-  if (options.cache_bytes > 0) {
+  if (options.cache.bytes > 0) {
     stages.fingerprint = kv_fingerprint(*model, options.engine);
     spawners.cache =
-        cache_spawner(options.cache_bytes, model->layout.block_bytes, impl->plane, impl->board);
+        cache_spawner(options.cache, model->layout.block_bytes, impl->plane, impl->board);
   }
   impl->start_router(router, stages, std::move(spawners));
   return std::make_unique<System>(std::move(impl));

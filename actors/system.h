@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 
+#include "actors/cache_options.h"
 #include "actors/client.h"
 #include "core/result.h"
 #include "engine/loaded_model.h"
@@ -21,7 +22,7 @@ struct SystemOptions {
   int64_t max_throughput = 100;  // messages an actor handles before it yields its thread
   int64_t max_queued = 256;
   std::chrono::milliseconds index_timeout{2000};  // of a scan by indexers; in a cluster
-  int64_t cache_bytes = int64_t{64} << 20;
+  CacheOptions cache;
   std::shared_ptr<monitoring::Trace> trace;  // null: none
 };
 

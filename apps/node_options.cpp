@@ -169,13 +169,26 @@ Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& c,
   return options;
 }
 
-void identify_model(actors::ClusterNodeOptions& options, const ModelText& text,
-                    const model::Checkpoint* weights) {
+namespace {
+
+model::KvLayout layout_of(const ModelText& text) {
   const auto plan = model::make_layer_plan(text.config);
   CEDAR_ASSERT(plan.has_value(), "load_model_config has checked it");
-  const model::KvLayout layout = model::make_kv_layout(text.config, *plan);
+  return model::make_kv_layout(text.config, *plan);
+}
+
+}  // namespace
+
+std::string cache_identity(const ModelText& text) {
+  return describe(layout_of(text)) + ", model " + short_hex(digest_of(text.config.canonical_json));
+}
+
+void identify_model(actors::ClusterNodeOptions& options, const ModelText& text,
+                    const model::Checkpoint* weights) {
+  const model::KvLayout layout = layout_of(text);
   options.kv_layout = describe(layout);
   options.block_bytes = layout.block_bytes;
+  options.system.cache.identity = cache_identity(text);
   options.model_config = short_hex(digest_of(text.config.canonical_json));
   if (weights != nullptr) options.weights = short_hex(model::model_fingerprint(*weights, ""));
 }

@@ -21,4 +21,7 @@ Status check_pipeline_ends(const config::ClusterConfig& config);
 void identify_model(actors::ClusterNodeOptions& options, const ModelText& text,
                     const model::Checkpoint* weights);
 
+/// What the blocks in a cache's directory are of, besides their keys.
+std::string cache_identity(const ModelText& text);
+
 }  // namespace cedar::apps

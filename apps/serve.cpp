@@ -9,6 +9,7 @@
 #include "actors/system.h"
 #include "apps/commands.h"
 #include "apps/model_setup.h"
+#include "apps/node_options.h"
 #include "apps/options.h"
 #include "apps/serve_options.h"
 #include "apps/stop_signals.h"
@@ -32,7 +33,7 @@ int fail(const std::string& message) {
 /// Command line over file over defaults.
 struct Arguments {
   std::string config_file;
-  std::string model, name, host, thinking, replay, device, trace;
+  std::string model, name, host, thinking, replay, device, trace, cache_directory;
   std::optional<int64_t> port, threads, max_sequences, max_context, cache_mib;
 };
 
@@ -48,6 +49,8 @@ void declare(CLI::App& app, Arguments& a) {
       ->check(any_integer());
   app.add_option("--cache-mib", a.cache_mib, "memory of the KV block cache; 0: none (default 64)")
       ->check(any_integer());
+  app.add_option("--cache-directory", a.cache_directory,
+                 "keeps KV blocks there, across restarts (default: nowhere)");
   app.add_option("--max-context", a.max_context,
                  "tokens of prompt and answer (default: what the model allows)")
       ->check(any_integer());
@@ -98,6 +101,7 @@ Result<config::ServeConfig> read_config(const Arguments& a) {
   text(a.thinking, c.model.thinking);
   text(a.replay, c.engine.replay);
   text(a.device, c.model.device);
+  text(a.cache_directory, c.actors.cache_directory);
   number(a.port, c.http.port);
   number(a.threads, c.engine.threads);
   number(a.max_sequences, c.engine.max_sequences);
@@ -137,6 +141,7 @@ int serve(const config::ServeConfig& c, const std::string& trace_file) {
   std::unique_ptr<gateway::Gateway> gateway;
   actors::SystemOptions options = system_options(c, *device, threads);
   options.engine.constraints = make_constraints(files->text);
+  options.cache.identity = cache_identity(files->text);
   if (!trace_file.empty()) {
     auto trace = monitoring::Trace::open({trace_file, "cedar serve", 1});
     if (!trace) return fail(trace.error().message());

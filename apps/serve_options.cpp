@@ -27,7 +27,12 @@ actors::SystemOptions system_options(const config::ServeConfig& c, Device device
   options.scheduler_threads = c.actors.scheduler_threads;
   options.max_throughput = c.actors.max_throughput;
   options.max_queued = c.actors.max_queued;
-  options.cache_bytes = c.actors.cache_mib << 20;
+  options.cache.bytes = c.actors.cache_mib << 20;
+  options.cache.directory = c.actors.cache_directory;
+  options.cache.disk_bytes = c.actors.cache_disk_mib << 20;
+  options.cache.retention = std::chrono::hours(c.actors.cache_retention_hours);
+  options.cache.window_bytes = c.actors.window_cache_mib << 20;
+  options.cache.window_ttl = std::chrono::seconds(c.actors.window_cache_ttl_s);
   return options;
 }
 

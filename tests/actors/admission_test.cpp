@@ -180,7 +180,7 @@ TEST_F(SystemTest, ACacheThatCannotStartIsDoneWithout) {
   StageSpawners spawners = detached_stages(test::encoder_factory(script_, impl->memory),
                                            test::decoder_factory(script_), *impl);
   std::atomic<int> starts{0};
-  spawners.cache = [&starts, make = cache_spawner(int64_t{1} << 60, 1 << 20, impl->plane,
+  spawners.cache = [&starts, make = cache_spawner({.bytes = int64_t{1} << 60}, 1 << 20, impl->plane,
                                                   impl->board)](caf::actor_system& system) {
     ++starts;
     return make(system);

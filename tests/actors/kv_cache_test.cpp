@@ -11,6 +11,7 @@
 
 #include "actors/offers.h"
 #include "tests/support/eventually.h"
+#include "tests/support/temp_directory.h"
 #include "tests/transport/backends.h"
 
 namespace cedar::actors {
@@ -56,7 +57,53 @@ class KvCacheTest : public testing::TestWithParam<test::TransportBackend> {
     return o;
   }
   KvCacheActor spawn(int64_t capacity) {
-    return system_.spawn<KvCache, caf::detached>(KvCacheSetup{capacity, kBlock, plane_, board_});
+    CacheOptions options;
+    options.bytes = capacity;
+    return spawn(options);
+  }
+  KvCacheActor spawn(const CacheOptions& options) {
+    return system_.spawn<KvCache, caf::detached>(KvCacheSetup{options, kBlock, plane_, board_});
+  }
+  CacheOptions disk_options(int64_t blocks) {
+    CacheOptions options;
+    options.bytes = blocks * 1024;  // slots are aligned
+    options.directory = directory_.file("blocks");
+    options.disk_bytes = 1 << 20;
+    options.disk_retry = 50ms;
+    options.identity = "test";
+    return options;
+  }
+  void wait_for_end() {
+    end(cache_);
+    caf::scoped_actor self(system_);
+    self->wait_for(cache_);
+  }
+  /// One with room for `blocks` in memory and a disk behind it, instead of the one that is there.
+  void with_disk(int64_t blocks) {
+    wait_for_end();
+    cache_ = spawn(disk_options(blocks));
+    ASSERT_TRUE(eventually([&] { return usage().disk_capacity_bytes > 0; }));
+  }
+  void store(int first, int end) {
+    const CacheUsage before = usage();
+    caf::anon_send(cache_, blocks(first, end));
+    ASSERT_TRUE(eventually(
+        [&] { return usage().disk_written_blocks == before.disk_written_blocks + end - first; }));
+  }
+  /// Breaks the value of a block on disk, wherever it lies.
+  void damage(int block) {
+    int broken = 0;
+    for (const auto& file : std::filesystem::directory_iterator(directory_.file("blocks"))) {
+      std::string bytes = test::read_file(file.path());
+      // The key lies in the header of its slot, 64 bytes in all; in a footer there is no value behind it.
+      const std::string name(32, static_cast<char>(block));
+      const size_t at = bytes.find(std::string("CLST") + name);
+      if (at == std::string::npos) continue;
+      bytes[at + 64 + 500] ^= 1;
+      std::ofstream(file.path(), std::ios::binary) << bytes;
+      ++broken;
+    }
+    ASSERT_EQ(broken, 1);
   }
   void end(const KvCacheActor& cache) {
     caf::anon_send_exit(caf::actor_cast<caf::actor>(cache), caf::exit_reason::user_shutdown);
@@ -121,6 +168,7 @@ class KvCacheTest : public testing::TestWithParam<test::TransportBackend> {
   transport::Region exported_;
   caf::actor_system_config config_;
   caf::actor_system system_{config_};
+  test::TempDirectory directory_;
   KvCacheActor cache_;
 };
 
@@ -213,6 +261,155 @@ TEST_P(KvCacheTest, WithoutMemoryItKeepsNothing) {
   EXPECT_TRUE(eventually([&] { return stage_.transport->stats().leases_live <= 1; }));
   EXPECT_EQ(lookup(self, keys(1, 3)).blocks, 0);
   EXPECT_EQ(usage().blocks, 0);
+}
+
+TEST_P(KvCacheTest, WhatWasOnDiskIsFoundAfterARestart) {
+  caf::scoped_actor self(system_);
+  with_disk(10);
+  store(1, 6);
+  EXPECT_EQ(usage().disk_blocks, 5);
+  with_disk(10);
+  EXPECT_EQ(usage().blocks, 0);
+  const PrefixLease hit = lookup(self, keys(1, 9));
+  ASSERT_EQ(hit.blocks, 5);
+  EXPECT_EQ(hit.disk_blocks, 5);
+  EXPECT_EQ(fetch(hit.for_encoder), (std::vector<int>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(fetch(hit.for_decoder), (std::vector<int>{1, 2, 3, 4, 5}));
+  EXPECT_TRUE(eventually([&] { return usage().leases == 0; }));
+  EXPECT_EQ(usage().pinned_blocks, 0);
+  EXPECT_EQ(usage().disk_hit_blocks, 5);
+  EXPECT_EQ(board_->cache_disk_hit_blocks, 5);
+  EXPECT_EQ(board_->cache_disk_blocks, 5);
+  // Now they are in memory.
+  const PrefixLease again = lookup(self, keys(1, 9));
+  EXPECT_EQ(again.blocks, 5);
+  EXPECT_EQ(again.disk_blocks, 0);
+  // Nothing is kept for those whose prefix differs.
+  EXPECT_EQ(lookup(self, {key(9), key(2)}).blocks, 0);
+}
+
+// Some of a prefix in memory, some on disk, in any order.
+TEST_P(KvCacheTest, APrefixMayLieInBothTiers) {
+  caf::scoped_actor self(system_);
+  with_disk(4);
+  store(1, 5);
+  // Two of another chain push the deepest two out of memory.
+  self->send(cache_, ReleaseLease{lookup(self, keys(1, 3)).lease});
+  store(11, 13);
+  ASSERT_EQ(usage().evicted_blocks, 2);
+  const PrefixLease hit = lookup(self, keys(1, 6));
+  ASSERT_EQ(hit.blocks, 4);
+  EXPECT_EQ(hit.disk_blocks, 2);
+  EXPECT_EQ(fetch(hit.for_encoder), (std::vector<int>{1, 2, 3, 4}));
+  self->send(cache_, ReleaseLease{hit.lease});
+
+  // The beginning on disk only, its continuation in memory.
+  with_disk(4);
+  self->send(cache_, blocks(3, 5));
+  ASSERT_TRUE(eventually([&] { return usage().blocks == 2; }));
+  const PrefixLease behind = lookup(self, keys(1, 6));
+  ASSERT_EQ(behind.blocks, 4);
+  EXPECT_EQ(behind.disk_blocks, 2);
+  EXPECT_EQ(fetch(behind.for_decoder), (std::vector<int>{1, 2, 3, 4}));
+}
+
+TEST_P(KvCacheTest, ADamagedBlockEndsTheHitAndIsReplaced) {
+  caf::scoped_actor self(system_);
+  with_disk(10);
+  store(1, 6);
+  wait_for_end();
+  damage(3);
+  with_disk(10);
+  const PrefixLease hit = lookup(self, keys(1, 6));
+  ASSERT_EQ(hit.blocks, 2);
+  EXPECT_EQ(hit.disk_blocks, 2);
+  EXPECT_EQ(fetch(hit.for_encoder), (std::vector<int>{1, 2}));
+  EXPECT_EQ(usage().disk_errors, 1);
+  self->send(cache_, ReleaseLease{hit.lease});
+  EXPECT_TRUE(eventually([&] { return usage().pinned_blocks == 0; }));
+  // Computed again, it is whole again, on disk as well.
+  store(3, 4);
+  with_disk(10);
+  EXPECT_EQ(lookup(self, keys(1, 6)).blocks, 5);
+  EXPECT_EQ(usage().disk_errors, 0);
+}
+
+TEST_P(KvCacheTest, WithoutRoomForAllTheHitIsShorter) {
+  caf::scoped_actor self(system_);
+  with_disk(10);
+  store(1, 9);
+  store(11, 13);
+  with_disk(4);
+  const PrefixLease held = lookup(self, keys(11, 13));
+  ASSERT_EQ(held.blocks, 2);
+  const PrefixLease hit = lookup(self, keys(1, 9));
+  ASSERT_EQ(hit.blocks, 2);
+  EXPECT_EQ(fetch(hit.for_encoder), (std::vector<int>{1, 2}));
+  EXPECT_EQ(fetch(held.for_encoder), (std::vector<int>{11, 12}));
+  // Nothing is left for this one.
+  EXPECT_EQ(lookup(self, keys(3, 5)).blocks, 0);
+  for (const PrefixLease& lease : {held, hit}) self->send(cache_, ReleaseLease{lease.lease});
+  EXPECT_TRUE(eventually([&] { return usage().pinned_blocks == 0; }));
+  EXPECT_EQ(lookup(self, keys(1, 9)).blocks, 4);
+}
+
+TEST_P(KvCacheTest, LookupsOfOnePrefixShareItsReads) {
+  caf::scoped_actor self(system_);
+  with_disk(8);
+  store(1, 9);
+  with_disk(8);
+  std::vector<std::unique_ptr<caf::scoped_actor>> askers;
+  for (int i = 0; i < 6; ++i) {
+    askers.push_back(std::make_unique<caf::scoped_actor>(system_));
+    (*askers.back())->send(cache_, LookupPrefix{keys(1, 9), 20000ms});
+  }
+  // One that dies meanwhile changes nothing for the others.
+  askers.front().reset();
+  EXPECT_TRUE(eventually([&] { return usage().lookups == 6 && usage().leases >= 5; }));
+  EXPECT_EQ(lookup(self, keys(1, 9)).blocks, 8);
+  EXPECT_EQ(usage().blocks, 8);
+  EXPECT_EQ(usage().pinned_blocks, 8);
+  askers.clear();
+  EXPECT_TRUE(eventually([&] { return usage().leases == 1; }));
+}
+
+// Another cache has the directory, or nobody can have it: memory alone, and the disk as soon as it can be had.
+TEST_P(KvCacheTest, ADirectoryThatCannotBeHadIsDoneWithout) {
+  caf::scoped_actor self(system_);
+  CacheOptions options = disk_options(10);
+  with_disk(10);
+  const KvCacheActor owner = std::exchange(cache_, spawn(options));
+  self->send(cache_, blocks(1, 4));
+  EXPECT_TRUE(eventually([&] { return usage().blocks == 3; }));
+  EXPECT_EQ(lookup(self, keys(1, 4)).blocks, 3);
+  EXPECT_EQ(usage().disk_capacity_bytes, 0);
+  EXPECT_GE(usage().disk_errors, 1);
+  end(owner);
+  EXPECT_TRUE(eventually([&] { return usage().disk_capacity_bytes == 1 << 20; }, 30s));
+  // A later hit brings what it had in memory to the disk.
+  EXPECT_EQ(lookup(self, keys(1, 4)).blocks, 3);
+  EXPECT_TRUE(eventually([&] { return usage().disk_written_blocks == 3; }));
+
+  end(cache_);
+  options.directory = directory_.write("a_file", "");
+  cache_ = spawn(options);
+  EXPECT_TRUE(eventually([&] { return usage().disk_errors >= 1; }));
+  self->send(cache_, blocks(1, 4));
+  EXPECT_TRUE(eventually([&] { return usage().blocks == 3; }));
+}
+
+// What blocks of another model or layout are does not matter: they go.
+TEST_P(KvCacheTest, BlocksOfAnotherIdentityAreNotFound) {
+  caf::scoped_actor self(system_);
+  with_disk(10);
+  store(1, 4);
+  wait_for_end();
+  CacheOptions options = disk_options(10);
+  options.identity = "other";
+  cache_ = spawn(options);
+  ASSERT_TRUE(eventually([&] { return usage().disk_capacity_bytes > 0; }));
+  EXPECT_EQ(usage().disk_blocks, 0);
+  EXPECT_EQ(lookup(self, keys(1, 4)).blocks, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, KvCacheTest, testing::ValuesIn(test::transport_backends()),

@@ -25,8 +25,8 @@ class PrefixReuseTest : public RemoteEnginesTest {
   PrefixReuseTest() { options_.replay = engine::ReplayMode::exact; }  // of new decoders
 
   void add_cache(Node& node) {
-    node.cache = system_->spawn<KvCache, caf::detached>(
-        KvCacheSetup{4 << 20, testing::mini_model()->layout.block_bytes, node.plane, node.board});
+    node.cache = system_->spawn<KvCache, caf::detached>(KvCacheSetup{
+        {.bytes = 4 << 20}, testing::mini_model()->layout.block_bytes, node.plane, node.board});
     cache_ = {node.cache, "mini", block()};
   }
   static int64_t block() { return testing::mini_model()->layout.block_tokens; }
@@ -215,9 +215,9 @@ TEST(PrefixReuseInOneProcess, ManyTurnsAreEqualToThoseWithoutACache) {
   SystemOptions options;
   options.engine = testing::test_options();
   options.engine.replay = engine::ReplayMode::exact;
-  options.cache_bytes = 4 << 20;
+  options.cache.bytes = 4 << 20;
   auto with = System::start(testing::mini_model(), options);
-  options.cache_bytes = 0;
+  options.cache.bytes = 0;
   auto without = System::start(testing::mini_model(), options);
   ASSERT_TRUE(with.has_value() && without.has_value());
   const auto ask = [](System& system, const GenerateRequest& request) {

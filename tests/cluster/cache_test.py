@@ -5,7 +5,9 @@
 import json
 import random
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -35,12 +37,19 @@ def ask(client, ids, tokens, **more):
     return cached, (choice["token_ids"], choice["logprobs"])
 
 
+def blocks_in(folder):
+    """KV blocks on disk, as `cedar cache stat` counts them."""
+    stat = subprocess.run([PROGRAM, "cache", "stat", folder], capture_output=True, text=True, check=True)
+    values = [line for line in stat.stdout.splitlines() if line.startswith("values")]
+    return int(values[0].split()[1].replace(",", ""))
+
+
 class Cache(unittest.TestCase):
     def setUp(self):
         self.network = None
         self.block = prompts.model_config(harness.DEMO)["sliding_window"]
 
-    def cluster(self, nodes=None, engine=ENGINE):
+    def cluster(self, nodes=None, engine=ENGINE, node_settings=None):
         nodes = nodes or NODES
         hosts = None
         if PLACE == "namespaces":
@@ -48,7 +57,7 @@ class Cache(unittest.TestCase):
             self.addCleanup(self.network.__exit__)
             self.assertTrue(self.network.good)
             hosts = self.network.hosts()
-        return harness.Cluster(PROGRAM, harness.DEMO, nodes, engine, hosts=hosts)
+        return harness.Cluster(PROGRAM, harness.DEMO, nodes, engine, hosts=hosts, node_settings=node_settings)
 
     def without_cache(self, asked):
         """What one process answers that keeps nothing."""
@@ -142,6 +151,59 @@ class Cache(unittest.TestCase):
                 for answer in self.eventually_cached(cluster, ids, 30, found):
                     self.assertEqual(answer, expected)
             cluster.wait_idle()
+
+    def test_after_every_process_was_killed_the_next_turn_hits_the_disk(self):
+        first = long_prompt(1500, seed=6)
+        block = self.block
+        with tempfile.TemporaryDirectory(prefix="cedar-blocks-") as folder:
+            cluster = self.cluster(node_settings={"c1": {"cache_directory": folder, "cache_disk_mib": 64}})
+            with cluster:
+                _, told = ask(cluster, first, 150)
+                second = first + told[0] + long_prompt(40, seed=7)
+                whole = (len(first) + len(told[0]) - 1) // block
+                harness.eventually(lambda: blocks_in(folder) >= whole, "all blocks are on disk")
+                answers = []
+
+                def hits_after_a_restart(ids, expected):
+                    """The first question that the new processes are asked."""
+                    for node in cluster.nodes.values():
+                        node.send(signal.SIGKILL)
+                    for node in cluster.nodes.values():
+                        node.process.wait()
+                    cluster.start().wait_ready()
+                    cluster.nodes["c1"].wait_log("registered with gw")
+                    cached, answer = ask(cluster, ids, 20)
+                    answers.append((ids, answer))
+                    return cached == expected
+                # Prompt and answer of the last turn; and whole blocks, one token less, one more.
+                for ids, expected in ((second, whole), (first[:10 * block], 9), (first[:10 * block - 1], 9),
+                                      (first[:10 * block + 1], 10)):
+                    # A lookup may take too long on a machine that is busy.
+                    harness.eventually(lambda: hits_after_a_restart(ids, expected * block), f"{expected} blocks")
+                cluster.wait_idle()
+                for node in cluster.nodes.values():
+                    node.stop()
+                # Nothing that was written is damaged.
+                verify = subprocess.run([PROGRAM, "cache", "verify", folder], capture_output=True, text=True, check=False)
+                self.assertEqual(verify.returncode, 0, verify.stdout)
+        alone = self.without_cache([(ids, 20) for ids, _ in answers])
+        self.assertEqual([answer for _, answer in answers], alone)
+
+    def test_a_server_finds_its_blocks_after_a_restart(self):
+        ids = long_prompt(1200, seed=8)
+        found = (len(ids) - 1) // self.block * self.block
+        with tempfile.TemporaryDirectory(prefix="cedar-blocks-") as folder:
+            def asked_first():
+                with harness.Server(PROGRAM, harness.DEMO, ("--threads", "1", "--cache-directory", folder)) as server:
+                    answers.append(ask(server, ids, 10))
+                    harness.eventually(lambda: blocks_in(folder) >= len(ids) // self.block, "all blocks are on disk")
+                return answers[-1][0] == found
+            answers = []
+            self.assertFalse(asked_first())
+            # A lookup may take too long on a machine that is busy.
+            harness.eventually(asked_first, f"{found} cached tokens")
+            for _, answer in answers:
+                self.assertEqual(answer, answers[0][1])
 
     def test_a_cache_that_is_stopped_is_done_without(self):
         ids = long_prompt(1200, seed=5)

@@ -264,7 +264,7 @@ class FuzzClient {
 class GatewayFuzz : public DemoTest {
  protected:
   void configure(actors::SystemOptions& system, GatewayOptions& gateway, ModelCard& card) override {
-    system.cache_bytes = 1 << 20;
+    system.cache.bytes = 1 << 20;
     system.max_queued = 100000;  // a full queue is an answer of its own, tested elsewhere
     gateway.stream.replay_ttl = 50ms;
     gateway.stream.detach_grace = 50ms;
