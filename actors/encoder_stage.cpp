@@ -109,7 +109,7 @@ bool EncoderStage::try_submit(RequestId id) {
   engine::PrefillRequest prefill{id, engine::tokens_to_read(request.decode), request.images};
   if (work.begin.cached_blocks > 0) {
     prefill.cached_blocks = engine_->usable_blocks(static_cast<Position>(prefill.tokens.size()),
-                                                   work.begin.cached_blocks);
+                                                   work.begin.cached_blocks, 0);
   }
   work.cached_blocks = prefill.cached_blocks;
   const auto status = engine_->submit(std::move(prefill));

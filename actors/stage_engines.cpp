@@ -18,13 +18,17 @@ class PrefillAdapter final : public EncoderEngine {
     return engine_->block(id, index);
   }
   int64_t block_bytes() const override { return engine_->model().layout.block_bytes; }
-  int64_t usable_blocks(Position length, int64_t cached) const override {
-    return engine_->usable_blocks(length, cached);
+  int64_t usable_blocks(Position length, int64_t cached, Position windows_at) const override {
+    return engine_->usable_blocks(length, cached, windows_at);
   }
   Status import_block(RequestId id, int64_t index, std::span<const std::byte> bytes) override {
     return engine_->import_block(id, index, bytes);
   }
+  Status import_windows(RequestId id, engine::Handoff state) override {
+    return engine_->import_windows(id, std::move(state));
+  }
   Status resume(RequestId id, int64_t blocks) override { return engine_->resume(id, blocks); }
+  Result<engine::Handoff> take_windows(RequestId id) override { return engine_->take_windows(id); }
   Result<engine::Handoff> take_handoff(RequestId id) override { return engine_->take_handoff(id); }
   int64_t max_handoff_bytes() const override { return engine_->max_handoff_bytes(); }
   void release(RequestId id) override { engine_->release(id); }

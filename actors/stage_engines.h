@@ -23,12 +23,19 @@ class EncoderEngine {
   virtual std::span<const std::byte> block(RequestId id, int64_t index) const = 0;
   // Of prompts whose first blocks are known. An engine that computes everything has no use for them.
   virtual int64_t block_bytes() const { return 0; }
-  virtual int64_t usable_blocks(Position, int64_t) const { return 0; }
+  virtual int64_t usable_blocks(Position, int64_t, Position) const { return 0; }
   virtual Status import_block(RequestId, int64_t, std::span<const std::byte>) {
+    return make_error(Errc::unsupported, "this engine computes everything");
+  }
+  virtual Status import_windows(RequestId, engine::Handoff) {
     return make_error(Errc::unsupported, "this engine computes everything");
   }
   virtual Status resume(RequestId, int64_t) {
     return make_error(Errc::unsupported, "this engine computes everything");
+  }
+  /// An engine may keep none; then no event tells of any.
+  virtual Result<engine::Handoff> take_windows(RequestId) {
+    return make_error(Errc::not_found, "this engine keeps no windows");
   }
   virtual Result<engine::Handoff> take_handoff(RequestId id) = 0;
   virtual int64_t max_handoff_bytes() const = 0;

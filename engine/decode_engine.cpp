@@ -9,9 +9,9 @@
 #include "engine/decode_graphs.h"
 #include "engine/forward.h"
 #include "engine/request_checks.h"
-#include "engine/ring_runs.h"
 #include "engine/runtime.h"
 #include "engine/sharded_keys.h"
+#include "engine/stored_state.h"
 #include "engine/upload.h"
 #include "engine/writing.h"
 
@@ -75,8 +75,7 @@ struct DecodeEngine::Impl {
   Result<StepLogits> launched_step(const StepPlan& plan);
   Status sample_all(const StepLogits& step, std::vector<TokenEvent>& events);
   Status show_blocks(const std::vector<Decode*>& decoding);
-  Status place_windows(const Decode& decode);
-  Status place_pending(const Decode& decode);
+  StoredLayers stored() { return {*model, store, runtime.context(), {0, model->plan.boundary}}; }
   /// Host to device, in the order of the steps.
   Status place(void* to, const void* from, int64_t bytes) {
     const kernels::KernelContext& ctx = runtime.context();
@@ -174,41 +173,10 @@ Status DecodeEngine::start(RequestId id, Handoff handoff) {
   }
   CEDAR_CHECK_OK(check_handoff(*impl.model, impl.options.replay, decode.read_length(), handoff));
   decode.handoff = std::move(handoff);
-  CEDAR_CHECK_OK(impl.place_windows(decode));
-  CEDAR_CHECK_OK(impl.place_pending(decode));
+  CEDAR_CHECK_OK(place_state(impl.stored(), decode.slot, decode.handoff));
   decode.decoder_floor = decode.read_length() - decode.handoff.boundary_rows;
   decode.replay_next = decode.decoder_floor;
   decode.phase = Phase::replaying;
-  return {};
-}
-
-Status DecodeEngine::Impl::place_windows(const Decode& decode) {
-  const std::byte* rows = decode.handoff.windows.data();
-  const Position end = decode.read_length();
-  const Position begin = end - decode.handoff.window_rows;
-  for (LayerId layer = 0; layer < model->plan.boundary; ++layer) {
-    CEDAR_CHECK_OK(for_each_ring_run(store.rings(layer), decode.slot.value, begin, end,
-                                     [&](uint8_t* ring, int64_t offset, int64_t bytes) {
-                                       return place(ring, rows + offset, bytes);
-                                     }));
-    rows += (end - begin) * model->layout.window_row_bytes;
-  }
-  return {};
-}
-
-Status DecodeEngine::Impl::place_pending(const Decode& decode) {
-  if (decode.handoff.pending.bytes() == 0) return {};
-  const float* values = decode.handoff.pending.as<float>();
-  for (size_t i = 0; i < model->plan.kv_sources.size(); ++i) {
-    const int64_t ratio = model->plan.kv_sources[i].ratio;
-    if (ratio == 1) continue;
-    const int64_t count = (ratio - 1) * model->config.head_dim;
-    const auto source = static_cast<int64_t>(i);
-    const int64_t offset = decode.slot.value * count;
-    CEDAR_CHECK_OK(place(store.pending_kv(source) + offset, values, count * int64_t{4}));
-    CEDAR_CHECK_OK(place(store.pending_gate(source) + offset, values + count, count * int64_t{4}));
-    values += 2 * count;
-  }
   return {};
 }
 

@@ -8,8 +8,8 @@
 #include "engine/forward.h"
 #include "engine/layer_cut.h"
 #include "engine/request_checks.h"
-#include "engine/ring_runs.h"
 #include "engine/runtime.h"
+#include "engine/stored_state.h"
 #include "engine/upload.h"
 
 namespace cedar::engine {
@@ -76,8 +76,7 @@ struct DecodeRank::Impl {
   Status decide(Forward& forward, const DecodeChunk& chunk, const StepBatch& batch,
                 const StreamState& state);
   void advance(const DecodeChunk& chunk);
-  Status place_windows(const Decode& decode, const Handoff& handoff);
-  Status place_pending(const Decode& decode, const Handoff& handoff);
+  StoredLayers stored() { return {*model, store, runtime.context(), range}; }
   /// Of a step, in front of layer `cut`: the encoder half has no replayed rows.
   int64_t max_bytes(const LayerCut& layers, LayerId cut) const {
     const int64_t replayed = cut > boundary() ? options.prefill_chunk_tokens : 0;
@@ -180,44 +179,13 @@ Status DecodeRank::start(RequestId id, Handoff handoff) {
         "block " + std::to_string(missing - decode->imported.begin()) + " has not been imported");
   }
   CEDAR_CHECK_OK(check_handoff(*impl.model, impl.options.replay, decode->read, handoff));
-  CEDAR_CHECK_OK(impl.place_windows(*decode, handoff));
-  CEDAR_CHECK_OK(impl.place_pending(*decode, handoff));
+  CEDAR_CHECK_OK(place_state(impl.stored(), decode->slot, handoff));
   decode->decoder_floor = decode->replay_next = decode->read - handoff.boundary_rows;
   if (impl.joins()) {
     decode->boundary_x = std::move(handoff.boundary_x);
     decode->boundary_pre = std::move(handoff.boundary_pre);
   }
   decode->started = true;
-  return {};
-}
-
-Status DecodeRank::Impl::place_windows(const Decode& decode, const Handoff& handoff) {
-  const int64_t layer_bytes = handoff.window_rows * model->layout.window_row_bytes;
-  const Position begin = decode.read - handoff.window_rows;
-  for (LayerId layer = range.first; layer < std::min(range.last, boundary()); ++layer) {
-    const std::byte* rows = handoff.windows.data() + layer * layer_bytes;
-    CEDAR_CHECK_OK(for_each_ring_run(store.rings(layer), decode.slot.value, begin, decode.read,
-                                     [&](uint8_t* ring, int64_t offset, int64_t bytes) {
-                                       return place(ring, rows + offset, bytes);
-                                     }));
-  }
-  return {};
-}
-
-Status DecodeRank::Impl::place_pending(const Decode& decode, const Handoff& handoff) {
-  if (handoff.pending.bytes() == 0) return {};
-  const float* values = handoff.pending.as<float>();
-  for (size_t i = 0; i < model->plan.kv_sources.size(); ++i) {
-    const model::KvSource& source = model->plan.kv_sources[i];
-    const int64_t count = (source.ratio - 1) * model->config.head_dim;
-    if (count > 0 && range.contains(source.layer)) {
-      const auto index = static_cast<int64_t>(i);
-      const int64_t offset = decode.slot.value * count;
-      CEDAR_CHECK_OK(place(store.pending_kv(index) + offset, values, count * int64_t{4}));
-      CEDAR_CHECK_OK(place(store.pending_gate(index) + offset, values + count, count * int64_t{4}));
-    }
-    values += 2 * count;
-  }
   return {};
 }
 

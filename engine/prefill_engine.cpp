@@ -15,20 +15,6 @@ struct PrefillEngine::Impl {
   PrefillQueue queue;
 };
 
-Position resume_start(const LoadedModel& model, const EngineOptions& options, Position cached,
-                      Position length) {
-  if (cached == 0) return 0;
-  const int64_t window = model.config.sliding_window;
-  const Position replayed = length - replay_rows(model, options.replay, length);
-  if (options.resume == ReplayMode::bounded) {
-    return std::max<Position>(0, std::min(cached - window, replayed));
-  }
-  // A row of the stream behind the encoder depends on (window - 1) rows before it per layer. Kept are the rows behind the
-  // cached ones, and those that the decoder replays.
-  const Position kept = std::min(cached, replayed);
-  return std::max<Position>(0, kept - (window - 1) * model.plan.encoder_layers());
-}
-
 PrefillEngine::PrefillEngine() = default;
 PrefillEngine::~PrefillEngine() = default;
 
@@ -47,9 +33,10 @@ Result<std::unique_ptr<PrefillEngine>> PrefillEngine::create(
 Status PrefillEngine::submit(PrefillRequest request) {
   CEDAR_CHECK_OK(check_prompt(model().config, request.tokens));
   CEDAR_CHECK_OK(impl_->rank->open(request.id, static_cast<Position>(request.tokens.size()),
-                                   request.cached_blocks));
+                                   request.cached_blocks, request.keep_windows));
   const bool is_next = impl_->queue.idle();
-  impl_->queue.add(std::move(request));
+  const Position stop = impl_->rank->keeps_at(request.id);
+  impl_->queue.add(std::move(request), stop);
   // Behind others its turn may be far away.
   if (is_next)
     impl_->rank->prefetch(impl_->queue.peek(impl_->rank->options().prefill_chunk_tokens));
@@ -58,19 +45,26 @@ Status PrefillEngine::submit(PrefillRequest request) {
 
 bool PrefillEngine::idle() const { return impl_->queue.idle(); }
 
-int64_t PrefillEngine::usable_blocks(Position length, int64_t cached_blocks) const {
+int64_t PrefillEngine::usable_blocks(Position length, int64_t cached_blocks,
+                                     Position windows_at) const {
   const int64_t block = model().layout.block_tokens;
   const int64_t blocks = std::min(cached_blocks, (length - 1) / block);
-  return resume_start(model(), impl_->rank->options(), blocks * block, length) > 0 ? blocks : 0;
+  const ResumePoint entry =
+      resume_point(model(), impl_->rank->options(), blocks * block, length, 0, windows_at);
+  return entry.start > 0 ? blocks : 0;
 }
 
 Status PrefillEngine::import_block(RequestId id, int64_t index, std::span<const std::byte> bytes) {
   return impl_->rank->import_block(id, index, bytes);
 }
 
+Status PrefillEngine::import_windows(RequestId id, Handoff state) {
+  return impl_->rank->import_windows(id, std::move(state));
+}
+
 Status PrefillEngine::resume(RequestId id, int64_t blocks) {
-  CEDAR_TRY(const Position start, impl_->rank->resume(id, blocks));
-  impl_->queue.resume(id, start);
+  CEDAR_TRY(const ResumePoint entry, impl_->rank->resume(id, blocks));
+  impl_->queue.resume(id, entry.start, impl_->rank->keeps_at(id));
   return {};
 }
 
@@ -88,8 +82,12 @@ Result<std::vector<PrefillEvent>> PrefillEngine::step() {
     PrefillEvent& event = events.emplace_back();
     event.id = part.id;
     event.rows = part.rows();
-    event.cached = rank.cached(part.id);
+    const ResumePoint& entry = rank.entry(part.id);
+    event.cached = entry.cached;
+    event.resume = entry.kind;
+    event.replayed = std::max<int64_t>(0, std::min(part.end(), entry.cached) - entry.start);
     event.computed = std::max(part.end(), event.cached);
+    event.windows_at = rank.kept_state_at(part.id);
     event.blocks_ready = rank.blocks_ready(part.id);
     event.finished = part.finishes();
   }
@@ -101,6 +99,7 @@ std::span<const std::byte> PrefillEngine::block(RequestId id, int64_t index) con
 }
 
 Result<Handoff> PrefillEngine::take_handoff(RequestId id) { return impl_->rank->take_handoff(id); }
+Result<Handoff> PrefillEngine::take_windows(RequestId id) { return impl_->rank->take_windows(id); }
 
 void PrefillEngine::release(RequestId id) {
   impl_->queue.remove(id);

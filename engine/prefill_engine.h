@@ -14,6 +14,7 @@
 #include "engine/handoff.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
+#include "engine/resume_point.h"
 
 namespace cedar::engine {
 
@@ -30,6 +31,9 @@ struct PrefillRequest {
   std::vector<ImageRows> images;  // spans of image tokens, in order
   /// Leading KV blocks that import_block() will bring; with any, nothing is computed before resume().
   int64_t cached_blocks = 0;
+  /// Keep the state behind the prompt's last whole block for take_windows(): a chunk ends there. Nothing is kept when all of
+  /// it is cached.
+  bool keep_windows = false;
 };
 
 /// What one step did for one request.
@@ -42,6 +46,9 @@ struct PrefillEvent {
           // once the prompt is finished)
   bool finished = false;
   Position cached = 0;  // of `computed` came from the cache
+  ResumeKind resume = ResumeKind::none;
+  int64_t replayed = 0;     // cached rows computed again so far, in all steps
+  Position windows_at = 0;  // of the state that waits for take_windows(); 0: none does
 };
 
 struct PrefillLoad {
@@ -49,13 +56,6 @@ struct PrefillLoad {
   int32_t requests = 0;
   int64_t free_blocks = 0;
 };
-
-/// Where a prompt of `length` tokens is entered whose first `cached` tokens have their global rows already. The rows from
-/// there to `cached` are computed again for their windows and, where the decoder replays them, for their boundary rows, but
-/// store no global rows. With `options.resume` exact, early enough that no truncated window reaches anything that is kept
-/// (spec/ced.md 7).
-Position resume_start(const LoadedModel& model, const EngineOptions& options, Position cached,
-                      Position length);
 
 /// One thread drives one engine.
 class PrefillEngine {
@@ -72,14 +72,20 @@ class PrefillEngine {
   bool idle() const;
 
   /// How many of `cached_blocks` leading blocks are worth importing for a prompt of `length` tokens: whole blocks that
-  /// leave a token to compute; none where the replay would begin at the prompt's start anyway.
-  int64_t usable_blocks(Position length, int64_t cached_blocks) const;
+  /// leave a token to compute; none where the replay would begin at the prompt's start anyway. `windows_at`: of the windows
+  /// that could be imported, 0: none; with them no replay may be needed.
+  int64_t usable_blocks(Position length, int64_t cached_blocks, Position windows_at = 0) const;
   /// Copies a cached block (host memory) into its page; in any order. REQUIRES: submit() with cached_blocks > index, not
   /// yet resumed. Errors: not_found, invalid_argument.
   Status import_block(RequestId id, int64_t index, std::span<const std::byte> bytes);
+  /// The state that an earlier turn kept (take_windows()), instead of a replay. Its rows and those of the imported blocks must
+  /// be of the same tokens; what cannot be checked is the caller's. REQUIRES: as import_block(). Errors: not_found;
+  /// invalid_argument naming the part that is not this model's, or a length that is no whole number of cached blocks. After an
+  /// error the prompt goes on without.
+  Status import_windows(RequestId id, Handoff state);
   /// Begins to compute behind the first `blocks` blocks, all of which were imported; fewer than announced, or none, when
-  /// the rest could not be had. The windows of the encoder layers are rebuilt by a replay (resume_start()). Errors:
-  /// not_found, invalid_argument.
+  /// the rest could not be had. The windows of the encoder layers are those imported, or are rebuilt by a replay
+  /// (resume_point()). Errors: not_found, invalid_argument.
   Status resume(RequestId id, int64_t blocks);
 
   /// One chunk over the queued requests, shortest remaining first with ageing. Nothing to do: no events.
@@ -89,7 +95,10 @@ class PrefillEngine {
   std::span<const std::byte> block(RequestId id, int64_t index) const;
   /// REQUIRES: finished.
   Result<Handoff> take_handoff(RequestId id);
-  /// As serialised by engine/handoff.h.
+  /// The hand-off state of the prompt's first `windows_at` tokens, once an event has told it; until release(), once. Errors:
+  /// not_found.
+  Result<Handoff> take_windows(RequestId id);
+  /// Of both. As serialised by engine/handoff.h.
   int64_t max_handoff_bytes() const;
   /// Frees slot and pages; at any time. Unknown ids are ignored.
   void release(RequestId id);

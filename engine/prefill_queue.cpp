@@ -13,16 +13,18 @@ constexpr int32_t kAgeLimitSteps = 32;
 
 }  // namespace
 
-void PrefillQueue::add(PrefillRequest request) {
+void PrefillQueue::add(PrefillRequest request, Position stop) {
   const RequestId id = request.id;
   Prompt& prompt = prompts_[id];
   prompt.held = request.cached_blocks > 0;
+  prompt.stop = stop;
   prompt.request = std::move(request);
 }
 
-void PrefillQueue::resume(RequestId id, Position start) {
+void PrefillQueue::resume(RequestId id, Position start, Position stop) {
   Prompt& prompt = prompts_.at(id);
   prompt.given = start;
+  prompt.stop = stop;
   prompt.held = false;
 }
 
@@ -39,7 +41,7 @@ std::vector<PrefillQueue::Choice> PrefillQueue::choose(int64_t budget) const {
   });
   std::vector<Choice> chosen;
   for (const Prompt* prompt : waiting) {
-    const int64_t rows = std::min(budget, prompt->left());
+    const int64_t rows = std::min(budget, prompt->next_rows());
     chosen.push_back({prompt->request.id, rows});
     budget -= rows;
   }

@@ -15,10 +15,10 @@ class PrefillQueue {
  public:
   explicit PrefillQueue(const model::ModelConfig& config) : config_(config) {}
 
-  /// A request with cached blocks is not read before resume().
-  void add(PrefillRequest request);
+  /// A request with cached blocks is not read before resume(). A chunk of its rows ends at `stop`, if not 0.
+  void add(PrefillRequest request, Position stop = 0);
   /// Reads a prompt from position `start` on. REQUIRES: contains(id).
-  void resume(RequestId id, Position start);
+  void resume(RequestId id, Position start, Position stop = 0);
   bool contains(RequestId id) const { return prompts_.contains(id); }
   /// Unknown ids are ignored.
   void remove(RequestId id) { prompts_.erase(id); }
@@ -41,9 +41,11 @@ class PrefillQueue {
   struct Prompt {
     PrefillRequest request;
     Position given = 0;
+    Position stop = 0;
     bool held = false;
     int32_t waited = 0;  // chunks without a row
     int64_t left() const { return static_cast<Position>(request.tokens.size()) - given; }
+    int64_t next_rows() const { return given < stop ? stop - given : left(); }
     bool can_go_on() const { return left() > 0 && !held; }
   };
 

@@ -5,15 +5,16 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "engine/boundary_rows.h"
 #include "engine/engram_rows.h"
 #include "engine/forward.h"
 #include "engine/layer_cut.h"
-#include "engine/prefill_engine.h"
 #include "engine/request_checks.h"
-#include "engine/ring_runs.h"
 #include "engine/runtime.h"
 #include "engine/sharded_keys.h"
+#include "engine/stored_state.h"
 #include "engine/upload.h"
 
 namespace cedar::engine {
@@ -24,19 +25,17 @@ struct Prefill {
   SequenceSlot slot;
   bool waits_for_blocks = false;
   std::vector<bool> imported;  // per cached block
-  Position cached = 0;         // tokens whose global rows were imported: the write floor
-  Position start = 0;          // of the replay: no window row lies before it
-  Position computed = 0;       // the next row
-  // The last rows of the encoder's output, on the device. Of the last rank.
-  Buffer boundary_x, boundary_pre;
-  int64_t boundary_rows = 0;
-  int64_t shown_blocks = 0;  // copied to the mirror
-  Buffer windows, pending;   // of a prompt that has been read, as engine/handoff.h has them
+  Handoff imported_state;      // of an earlier turn; until resume()
+  ResumePoint entry;
+  Position window_floor = 0;  // no window row lies before it
+  Position computed = 0;      // the next row
+  BoundaryRows boundary;      // of the last rank
+  int64_t shown_blocks = 0;   // copied to the mirror
+  Handoff state;              // of the prompt that has been read, but for its boundary rows
+  Position kept_at = 0;       // where a state is kept for the next turn; 0: nowhere
+  Handoff kept_state;         // once the prompt has been read so far, until it is taken
 
   bool finished() const { return computed == length; }
-  int64_t window_rows(const LoadedModel& model) const {
-    return std::min<int64_t>(model.config.sliding_window, length);
-  }
 };
 
 }  // namespace
@@ -72,15 +71,14 @@ struct PrefillRank::Impl {
   Result<StreamState> enter(Forward& forward, const StepBatch& batch, const ChunkImages& images,
                             SharedAttention& shared, std::span<const CutState> states,
                             std::span<const std::byte> in);
-  Status reserve_state(Prefill& prefill) const;
-  Status collect_windows(Prefill& prefill);
-  Status collect_pending(Prefill& prefill);
-  Status keep_boundary(Prefill& prefill, const StreamState& state, int64_t row_begin, int64_t rows);
+  Status keep_state(Prefill& prefill);
+  Status enter_with_windows(Prefill& prefill);
+  StoredLayers stored() { return {*model, store, runtime.context(), range}; }
   Status show_blocks(Prefill& prefill);
   int64_t blocks_ready(const Prefill& prefill) const {
     return prefill.finished()
                ? store.blocks_for(prefill.length)
-               : std::max(prefill.computed, prefill.cached) / model->layout.block_tokens;
+               : std::max(prefill.computed, prefill.entry.cached) / model->layout.block_tokens;
   }
   bool on_host() const { return model->device.kind == DeviceKind::cpu; }
   /// Device to host, once everything queued before is done.
@@ -88,7 +86,6 @@ struct PrefillRank::Impl {
     const kernels::KernelContext& ctx = runtime.context();
     return copy_to_host(ctx.device, to, from, bytes, ctx.cuda_stream);
   }
-  Result<Buffer> fetch(Buffer buffer);
 };
 
 PrefillRank::PrefillRank() = default;
@@ -130,7 +127,7 @@ Result<std::unique_ptr<PrefillRank>> PrefillRank::create(std::shared_ptr<const L
 bool PrefillRank::first() const { return impl_->first(); }
 bool PrefillRank::last() const { return impl_->last(); }
 
-Status PrefillRank::open(RequestId id, Position length, int64_t cached_blocks) {
+Status PrefillRank::open(RequestId id, Position length, int64_t cached_blocks, bool keep_windows) {
   Impl& impl = *impl_;
   if (impl.prompts.contains(id)) {
     return make_error(Errc::invalid_argument,
@@ -148,19 +145,18 @@ Status PrefillRank::open(RequestId id, Position length, int64_t cached_blocks) {
   prefill.waits_for_blocks = cached_blocks > 0;
   prefill.length = length;
   CEDAR_TRY(prefill.slot, impl.store.acquire(blocks));
+  if (keep_windows && impl.first() && impl.last()) {
+    prefill.kept_at = windows_position(*impl.model, length);
+  }
   if (impl.last()) {
-    prefill.boundary_rows = replay_rows(*impl.model, impl.options.replay, length);
-    const int64_t copies = impl.model->config.hc_mult;
-    const int64_t x_bytes =
-        prefill.boundary_rows * copies * impl.model->config.hidden_size * int64_t{2};
-    auto x = Buffer::allocate(impl.model->device, x_bytes);
-    auto pre = Buffer::allocate(impl.model->device, prefill.boundary_rows * copies * int64_t{4});
-    if (!x || !pre) {
+    const Position begin =
+        first_boundary_row(*impl.model, impl.options.replay, length, prefill.kept_at);
+    auto boundary = BoundaryRows::create(*impl.model, begin, length);
+    if (!boundary) {
       impl.store.release(prefill.slot);
-      return !x ? x.error() : pre.error();
+      return boundary.error();
     }
-    prefill.boundary_x = std::move(*x);
-    prefill.boundary_pre = std::move(*pre);
+    prefill.boundary = std::move(*boundary);
   }
   impl.prompts.emplace(id, std::move(prefill));
   return {};
@@ -188,20 +184,40 @@ Status PrefillRank::import_block(RequestId id, int64_t index, std::span<const st
   return {};
 }
 
-Result<Position> PrefillRank::resume(RequestId id, int64_t blocks) {
-  CEDAR_TRY(Prefill* const prefill, impl_->waiting(id));
+Status PrefillRank::import_windows(RequestId id, Handoff state) {
+  Impl& impl = *impl_;
+  CEDAR_TRY(Prefill* const prefill, impl.waiting(id));
+  const int64_t block = impl.model->layout.block_tokens;
+  const Position cached = static_cast<int64_t>(prefill->imported.size()) * block;
+  if (state.length < block || state.length > cached || state.length % block != 0) {
+    return make_error(Errc::invalid_argument,
+                      "windows at " + std::to_string(state.length) + ": expected a multiple of " +
+                          std::to_string(block) + ", at most " + std::to_string(cached));
+  }
+  CEDAR_CHECK_OK(check_handoff(*impl.model, impl.options.replay, state.length, state));
+  prefill->imported_state = std::move(state);
+  return {};
+}
+
+Result<ResumePoint> PrefillRank::resume(RequestId id, int64_t blocks) {
+  Impl& impl = *impl_;
+  CEDAR_TRY(Prefill* const prefill, impl.waiting(id));
   const auto here = std::find(prefill->imported.begin(), prefill->imported.end(), false);
   if (blocks < 0 || blocks > here - prefill->imported.begin()) {
     return make_error(Errc::invalid_argument,
                       "resume behind " + std::to_string(blocks) + " blocks, " +
                           std::to_string(here - prefill->imported.begin()) + " were imported");
   }
-  prefill->cached = blocks * impl_->model->layout.block_tokens;
-  prefill->start = resume_start(*impl_->model, impl_->options, prefill->cached, prefill->length);
-  prefill->computed = prefill->start;
+  const Position cached = blocks * impl.model->layout.block_tokens;
+  if (prefill->kept_at <= cached) prefill->kept_at = 0;
+  prefill->entry = resume_point(*impl.model, impl.options, cached, prefill->length,
+                                prefill->kept_at, prefill->imported_state.length);
+  prefill->window_floor = prefill->computed = prefill->entry.start;
+  if (prefill->entry.kind == ResumeKind::windows) CEDAR_CHECK_OK(impl.enter_with_windows(*prefill));
+  prefill->imported_state = Handoff();
   prefill->shown_blocks = blocks;
   prefill->waits_for_blocks = false;
-  return prefill->start;
+  return prefill->entry;
 }
 
 Result<Prefill*> PrefillRank::Impl::waiting(RequestId id) {
@@ -282,18 +298,21 @@ Result<int64_t> PrefillRank::run(const PrefillChunk& chunk, const ChunkImages& i
   for (const PrefillRows& part : chunk.parts) {
     if (!impl.prompts.contains(part.id)) CEDAR_CHECK_OK(open(part.id, part.length));
     Prefill& prefill = impl.prompts.at(part.id);
-    if (part.finishes()) CEDAR_CHECK_OK(impl.reserve_state(prefill));
+    if (part.finishes()) {
+      CEDAR_TRY(prefill.state, allocate_state(*impl.model, prefill.length));
+    }
     impl.sharded->finished(prefill.slot, prefill.length,
                            prefill.computed / impl.model->layout.block_tokens);
     prefills.push_back(&prefill);
-    states.push_back(part.finishes() ? CutState{&prefill.windows, &prefill.pending} : CutState{});
+    states.push_back(part.finishes() ? CutState{&prefill.state.windows, &prefill.state.pending}
+                                     : CutState{});
     BatchSequence& sequence = sequences.emplace_back();
     sequence.slot = prefill.slot;
     sequence.start = part.start;
     sequence.tokens = part.tokens;
     sequence.history = part.history;
-    sequence.window_floor = prefill.start;
-    sequence.write_floor = prefill.cached;
+    sequence.window_floor = prefill.window_floor;
+    sequence.write_floor = prefill.entry.cached;
   }
   const StepBatch batch = make_step_batch(ctx, *impl.model, impl.store, std::move(sequences));
   Forward forward(*impl.model, impl.store, *impl.engram, impl.options.numeric, ctx, nullptr,
@@ -305,13 +324,16 @@ Result<int64_t> PrefillRank::run(const PrefillChunk& chunk, const ChunkImages& i
 
   for (size_t i = 0; i < prefills.size(); ++i) {
     Prefill& prefill = *prefills[i];
-    const int64_t rows = chunk.parts[i].rows();
-    if (impl.last()) CEDAR_CHECK_OK(impl.keep_boundary(prefill, state, batch.row_begin[i], rows));
-    prefill.computed += rows;
-    if (prefill.finished()) {
-      CEDAR_CHECK_OK(impl.collect_windows(prefill));
-      CEDAR_CHECK_OK(impl.collect_pending(prefill));
+    const Position end = chunk.parts[i].end();
+    if (impl.last()) {
+      CEDAR_CHECK_OK(
+          prefill.boundary.keep(ctx, state, batch.row_begin[i], chunk.parts[i].start, end));
     }
+    prefill.computed = end;
+    if (prefill.finished()) {
+      CEDAR_CHECK_OK(fetch_state(impl.stored(), prefill.slot, prefill.state));
+    }
+    if (prefill.computed == prefill.kept_at) CEDAR_CHECK_OK(impl.keep_state(prefill));
     if (impl.last()) CEDAR_CHECK_OK(impl.show_blocks(prefill));
     if (prefill.finished()) impl.sharded->close(prefill.slot);
   }
@@ -366,25 +388,6 @@ int64_t PrefillRank::max_out_bytes() const {
                                      std::min<int64_t>(rows, impl.options.max_sequences), true);
 }
 
-Status PrefillRank::Impl::keep_boundary(Prefill& prefill, const StreamState& state,
-                                        int64_t row_begin, int64_t rows) {
-  const Position first_kept = prefill.length - prefill.boundary_rows;
-  const Position begin = std::max(first_kept, prefill.computed);
-  const Position end = prefill.computed + rows;
-  if (begin >= end) return {};
-  const int64_t source = row_begin + begin - prefill.computed;
-  const int64_t target = begin - first_kept;
-  const int64_t copies = model->config.hc_mult;
-  const int64_t x_row = copies * model->config.hidden_size;
-  const kernels::KernelContext& ctx = runtime.context();
-  CEDAR_CHECK_OK(copy_on_device(ctx.device, prefill.boundary_x.as<Bf16>() + target * x_row,
-                                state.x + source * x_row, (end - begin) * x_row * int64_t{2},
-                                ctx.cuda_stream));
-  return copy_on_device(ctx.device, prefill.boundary_pre.as<float>() + target * copies,
-                        state.pre + source * copies, (end - begin) * copies * int64_t{4},
-                        ctx.cuda_stream);
-}
-
 Status PrefillRank::Impl::show_blocks(Prefill& prefill) {
   if (on_host()) return {};
   const auto pages = store.pages(prefill.slot);
@@ -397,60 +400,36 @@ Status PrefillRank::Impl::show_blocks(Prefill& prefill) {
   return {};
 }
 
-Result<Buffer> PrefillRank::Impl::fetch(Buffer buffer) {
-  if (on_host()) return buffer;
-  CEDAR_TRY(Buffer host, Buffer::allocate(Device{}, buffer.bytes()));
-  CEDAR_CHECK_OK(fetch(host.data(), buffer.data(), buffer.bytes()));
-  return host;
-}
-
-Status PrefillRank::Impl::reserve_state(Prefill& prefill) const {
-  const int64_t windows =
-      model->plan.boundary * prefill.window_rows(*model) * model->layout.window_row_bytes;
-  CEDAR_TRY(prefill.windows, Buffer::allocate(Device{}, windows));
-  const int64_t pending = pending_bytes(*model, prefill.length);
-  if (pending > 0) {
-    CEDAR_TRY(prefill.pending, Buffer::allocate(Device{}, pending));
-  }
+Status PrefillRank::Impl::keep_state(Prefill& prefill) {
+  const Position end = prefill.kept_at;
+  CEDAR_TRY(Handoff state, allocate_state(*model, end));
+  CEDAR_CHECK_OK(fetch_state(stored(), prefill.slot, state));
+  CEDAR_CHECK_OK(prefill.boundary.fetch(runtime.context(), end,
+                                        replay_rows(*model, options.replay, end), state));
+  prefill.kept_state = std::move(state);
   return {};
 }
 
-Status PrefillRank::Impl::collect_windows(Prefill& prefill) {
-  const int64_t rows = prefill.window_rows(*model);
-  const int64_t layer_bytes = rows * model->layout.window_row_bytes;
-  for (LayerId layer = range.first; layer < range.last; ++layer) {
-    std::byte* out = prefill.windows.data() + layer * layer_bytes;
-    CEDAR_CHECK_OK(for_each_ring_run(store.rings(layer), prefill.slot.value, prefill.length - rows,
-                                     prefill.length,
-                                     [&](const uint8_t* ring, int64_t offset, int64_t bytes) {
-                                       return fetch(out + offset, ring, bytes);
-                                     }));
-  }
-  return {};
-}
-
-Status PrefillRank::Impl::collect_pending(Prefill& prefill) {
-  if (prefill.pending.bytes() == 0) return {};
-  float* out = prefill.pending.as<float>();
-  for (size_t i = 0; i < model->plan.kv_sources.size(); ++i) {
-    const model::KvSource& source = model->plan.kv_sources[i];
-    const int64_t count = (source.ratio - 1) * model->config.head_dim;
-    if (count > 0 && range.contains(source.layer)) {
-      const auto index = static_cast<int64_t>(i);
-      const int64_t offset = prefill.slot.value * count;
-      CEDAR_CHECK_OK(fetch(out, store.pending_kv(index) + offset, count * int64_t{4}));
-      CEDAR_CHECK_OK(fetch(out + count, store.pending_gate(index) + offset, count * int64_t{4}));
-    }
-    out += 2 * count;
-  }
-  return {};
+Status PrefillRank::Impl::enter_with_windows(Prefill& prefill) {
+  const Handoff& state = prefill.imported_state;
+  prefill.window_floor = state.length - state.window_rows;
+  CEDAR_CHECK_OK(place_state(stored(), prefill.slot, state));
+  CEDAR_CHECK_OK(prefill.boundary.place(runtime.context(), state));
+  // The state goes now; copies from pinned memory are only queued.
+  return synchronize(model->device, runtime.context().cuda_stream);
 }
 
 int64_t PrefillRank::blocks_ready(RequestId id) const {
   return impl_->blocks_ready(impl_->prompts.at(id));
 }
 
-Position PrefillRank::cached(RequestId id) const { return impl_->prompts.at(id).cached; }
+const ResumePoint& PrefillRank::entry(RequestId id) const { return impl_->prompts.at(id).entry; }
+
+Position PrefillRank::keeps_at(RequestId id) const { return impl_->prompts.at(id).kept_at; }
+
+Position PrefillRank::kept_state_at(RequestId id) const {
+  return impl_->prompts.at(id).kept_state.length;
+}
 
 std::span<const std::byte> PrefillRank::block(RequestId id, int64_t index) const {
   const auto found = impl_->prompts.find(id);
@@ -470,15 +449,21 @@ Result<Handoff> PrefillRank::take_handoff(RequestId id) {
   CEDAR_ASSERT(impl_->last() && found != impl_->prompts.end() && found->second.finished(),
                std::to_string(id.value));
   Prefill& prefill = found->second;
-  Handoff handoff;
-  handoff.length = prefill.length;
-  handoff.window_rows = prefill.window_rows(*impl_->model);
-  handoff.windows = std::move(prefill.windows);
-  handoff.pending = std::move(prefill.pending);
-  CEDAR_TRY(handoff.boundary_x, impl_->fetch(std::move(prefill.boundary_x)));
-  CEDAR_TRY(handoff.boundary_pre, impl_->fetch(std::move(prefill.boundary_pre)));
-  handoff.boundary_rows = prefill.boundary_rows;
+  Handoff handoff = std::exchange(prefill.state, Handoff());
+  CEDAR_CHECK_OK(prefill.boundary.fetch(
+      impl_->runtime.context(), prefill.length,
+      replay_rows(*impl_->model, impl_->options.replay, prefill.length), handoff));
+  prefill.boundary = BoundaryRows();
   return handoff;
+}
+
+Result<Handoff> PrefillRank::take_windows(RequestId id) {
+  const auto found = impl_->prompts.find(id);
+  if (found == impl_->prompts.end() || found->second.kept_state.length == 0) {
+    return make_error(Errc::not_found,
+                      "request " + std::to_string(id.value) + " has no windows to take");
+  }
+  return std::exchange(found->second.kept_state, Handoff());
 }
 
 int64_t PrefillRank::max_handoff_bytes() const {

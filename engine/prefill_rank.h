@@ -16,6 +16,7 @@
 #include "engine/loaded_model.h"
 #include "engine/options.h"
 #include "engine/prefill_chunk.h"
+#include "engine/resume_point.h"
 
 namespace cedar::engine {
 
@@ -33,10 +34,11 @@ class PrefillRank {
 
   /// A slot and all pages of a prompt. Errors: context_too_long (can never fit; names need and capacity), overloaded (no
   /// room now), invalid_argument (known already).
-  Status open(RequestId id, Position length, int64_t cached_blocks = 0);
-  /// As PrefillEngine has them; resume() returns the position to go on from. REQUIRES: all layers are here.
+  Status open(RequestId id, Position length, int64_t cached_blocks = 0, bool keep_windows = false);
+  /// As PrefillEngine has them; resume() returns where to go on. REQUIRES: all layers are here.
   Status import_block(RequestId id, int64_t index, std::span<const std::byte> bytes);
-  Result<Position> resume(RequestId id, int64_t blocks);
+  Status import_windows(RequestId id, Handoff state);
+  Result<ResumePoint> resume(RequestId id, int64_t blocks);
   std::vector<RequestId> prompts() const;
   /// Frees slot and pages; between chunks. Unknown ids are ignored.
   void release(RequestId id);
@@ -53,8 +55,14 @@ class PrefillRank {
 
   /// Leading blocks of a prompt whose rows are all written; the last, open one included once the prompt is read.
   int64_t blocks_ready(RequestId id) const;
-  /// Leading rows of a prompt whose global rows were imported.
-  Position cached(RequestId id) const;
+  /// How a prompt was entered.
+  const ResumePoint& entry(RequestId id) const;
+  /// Where the state of a prompt is kept for the next turn, if a chunk ends there; 0: nowhere. A rank that lacks layers keeps
+  /// none.
+  Position keeps_at(RequestId id) const;
+  /// The same of a state that waits for take_windows().
+  Position kept_state_at(RequestId id) const;
+  Result<Handoff> take_windows(RequestId id);
   /// Host memory, valid until release(). REQUIRES: last(), index < blocks_ready(id).
   std::span<const std::byte> block(RequestId id, int64_t index) const;
   /// REQUIRES: last(), a prompt that has been read, once.

@@ -3,150 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <map>
-#include <random>
 
-#include "engine/decode_engine.h"
-#include "engine/prefill_engine.h"
-#include "tests/support/test_model.h"
+#include "tests/engine/prefix_cache_fixture.h"
 
 namespace cedar::engine {
 namespace {
 
 using ::testing::HasSubstr;
-using Tokens = std::vector<TokenId>;
-using Bytes = std::vector<std::byte>;
-
-Tokens prompt_of(int64_t length, uint32_t seed = 1) {
-  std::mt19937 random(seed);
-  Tokens prompt{0};
-  while (static_cast<int64_t>(prompt.size()) < length) {
-    prompt.push_back(static_cast<TokenId>(random() % 1200));
-  }
-  return prompt;
-}
-
-struct Read {
-  std::vector<Bytes> blocks;  // the last one may be open
-  Bytes state;
-  int64_t rows = 0;  // computed
-  int64_t cached = 0;
-};
-
-struct Answer {
-  Tokens ids;
-  std::vector<float> logprobs;
-  std::map<int64_t, Bytes> blocks;  // shown while answering
-};
-
-class PrefixCache : public ::testing::Test {
- protected:
-  void use(ReplayMode mode, int64_t chunk = 512) { use(mode, chunk, mode); }
-  void use(ReplayMode replay, int64_t chunk, ReplayMode resume) {
-    EngineOptions options = testing::test_options();
-    options.replay = replay;
-    options.resume = resume;
-    options.prefill_chunk_tokens = chunk;
-    const auto model = testing::mini_model();
-    auto prefill = PrefillEngine::create(model, local_engram_source(model), options);
-    auto decode = DecodeEngine::create(model, local_engram_source(model), options);
-    ASSERT_TRUE(prefill.has_value() && decode.has_value());
-    prefill_ = std::move(*prefill);
-    decode_ = std::move(*decode);
-    decode_->on_block([this](RequestId, int64_t index, std::span<const std::byte> bytes) {
-      shown_[index].assign(bytes.begin(), bytes.end());
-    });
-    block_ = model->layout.block_tokens;
-  }
-
-  Read read(const Tokens& prompt, const std::vector<Bytes>& known = {}, int64_t hit = 0) {
-    const RequestId id{++last_id_};
-    const Status submitted = prefill_->submit({id, prompt, {}, hit});
-    EXPECT_TRUE(submitted.has_value()) << submitted.error().message();
-    import(id, known, hit);
-    Read read;
-    int64_t ready = 0;
-    while (!prefill_->idle()) {
-      const auto events = prefill_->step();
-      EXPECT_TRUE(events.has_value());
-      for (const PrefillEvent& event : *events) {
-        EXPECT_GE(event.blocks_ready, hit);
-        EXPECT_GE(event.computed, hit * block_);
-        ready = event.blocks_ready;
-        read.rows += event.rows;
-        read.cached = event.cached;
-      }
-    }
-    return collect(id, ready, std::move(read));
-  }
-  void import(RequestId id, const std::vector<Bytes>& known, int64_t hit) {
-    if (hit == 0) return;
-    EXPECT_TRUE(prefill_->idle());
-    // In any order.
-    for (int64_t i = hit - 1; i >= 0; --i) {
-      const Status status = prefill_->import_block(id, i, known[static_cast<size_t>(i)]);
-      EXPECT_TRUE(status.has_value()) << status.error().message();
-    }
-    const Status status = prefill_->resume(id, hit);
-    EXPECT_TRUE(status.has_value()) << status.error().message();
-  }
-  Read collect(RequestId id, int64_t ready, Read read = {}) {
-    for (int64_t i = 0; i < ready; ++i) {
-      const auto bytes = prefill_->block(id, i);
-      read.blocks.emplace_back(bytes.begin(), bytes.end());
-    }
-    const auto state = prefill_->take_handoff(id);
-    EXPECT_TRUE(state.has_value());
-    read.state.resize(static_cast<size_t>(serialised_bytes(*state)));
-    serialise(*state, read.state);
-    prefill_->release(id);
-    return read;
-  }
-
-  Answer answer(const Tokens& prompt, const Read& read, int64_t tokens) {
-    shown_.clear();
-    DecodeRequest request;
-    request.id = RequestId{++last_id_};
-    request.prompt = prompt;
-    request.max_new_tokens = tokens;
-    request.sampling.temperature = 0;
-    request.sampling.logprobs = 0;
-    request.ignore_eos = true;
-    EXPECT_TRUE(decode_->reserve(request).has_value());
-    for (size_t i = 0; i < read.blocks.size(); ++i) {
-      EXPECT_TRUE(decode_->import_block(request.id, static_cast<int64_t>(i), read.blocks[i]));
-    }
-    EXPECT_TRUE(decode_->start(request.id, std::move(*parse_handoff(read.state))).has_value());
-    Answer answer;
-    while (!decode_->idle()) {
-      const auto events = decode_->step();
-      EXPECT_TRUE(events.has_value());
-      for (const TokenEvent& event : *events) {
-        answer.ids.push_back(event.token.token);
-        answer.logprobs.push_back(event.token.logprob.value_or(0));
-      }
-    }
-    answer.blocks = std::move(shown_);
-    return answer;
-  }
-
-  /// Rows of the last block beyond the prompt's end are whatever the page held before.
-  void expect_same_blocks(const Read& got, const Read& want, const Tokens& prompt) {
-    const auto whole = static_cast<size_t>(static_cast<int64_t>(prompt.size()) / block_);
-    ASSERT_EQ(got.blocks.size(), want.blocks.size());
-    for (size_t i = 0; i < whole; ++i)
-      EXPECT_TRUE(got.blocks[i] == want.blocks[i]) << "block " << i;
-  }
-
-  std::unique_ptr<PrefillEngine> prefill_;
-  std::unique_ptr<DecodeEngine> decode_;
-  std::map<int64_t, Bytes> shown_;
-  int64_t block_ = 0;
-  uint64_t last_id_ = 0;
-};
 
 // Every hit of a long prompt, prompts that end around the block's edges, chunks that cross the cached prefix's end.
 TEST_F(PrefixCache, ExactReplayGivesTheSameBytesAsNoCache) {
@@ -334,7 +198,6 @@ TEST_F(PrefixCache, ResumesSideBySideWithOthers) {
   ASSERT_TRUE(prefill_->submit({id_a, a, {}, 19}).has_value());
   ASSERT_TRUE(prefill_->submit({id_b, b, {}}).has_value());
   ASSERT_TRUE(prefill_->submit({id_c, a, {}, 17}).has_value());
-  import(id_c, {}, 0);
   ASSERT_TRUE(prefill_->step().has_value());  // b alone: the others wait for their blocks
   for (int64_t i = 0; i < 19; ++i) {
     ASSERT_TRUE(prefill_->import_block(id_a, i, cold_a.blocks[static_cast<size_t>(i)]));
