@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -87,6 +88,20 @@ struct Stats {
   int64_t cache_blocks = 0;  // of the cache in this process
   int64_t cache_bytes = 0;
   int64_t live_actors = 0;
+  std::chrono::milliseconds stalled{0};  // requests wait, and none was let in for so long
+};
+
+/// A request under way, as an operator may see it.
+struct RequestInfo {
+  RequestId id;
+  std::string_view phase;  // monitoring::Phase, by name
+  std::chrono::milliseconds age{0};
+  std::chrono::milliseconds in_phase{0};
+  int64_t prompt_tokens = 0;
+  int64_t read_tokens = 0;  // of the prompt
+  int64_t written_tokens = 0;
+  std::string encoder,
+      decoder;  // host:port of their data planes; empty: not chosen, or of this process
 };
 
 /// All methods may be called from any thread and return at once.
@@ -99,6 +114,8 @@ class Client {
   /// The sink gets FinishedEvent{cancelled} unless the request has ended. Unknown ids are ignored.
   virtual void cancel(RequestId id) = 0;
   virtual Stats stats() const = 0;
+  /// The oldest first.
+  virtual std::vector<RequestInfo> requests() const { return {}; }
 };
 
 }  // namespace cedar::actors

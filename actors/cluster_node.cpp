@@ -3,9 +3,11 @@
 #include <caf/send.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 #include <utility>
 
+#include "actors/board_metrics.h"
 #include "actors/decoder_face.h"
 #include "actors/decoder_part.h"
 #include "actors/encoder_face.h"
@@ -15,6 +17,7 @@
 #include "actors/membership.h"
 #include "actors/message_types.h"
 #include "actors/network.h"
+#include "actors/node_metrics.h"
 #include "actors/registry.h"
 #include "actors/router.h"
 #include "actors/service_directory.h"
@@ -43,13 +46,18 @@ struct ClusterNode::Impl {
   std::unique_ptr<caf::actor_system> system;
   std::shared_ptr<LoadBoard> stage_board = std::make_shared<LoadBoard>();  // of the stages here
   std::shared_ptr<LoadBoard> board = std::make_shared<LoadBoard>();        // of the router
+  std::shared_ptr<void> board_metrics;
+  std::shared_ptr<void> node_metrics;  // reads what stands above
+  std::atomic<int> registrations{0};   // at gateways
+  std::atomic<bool> draining{false};
   RouterActor router;
   RegistryActor registry;
   std::vector<MembershipActor> memberships;
   LocalStagesActor stages;
   std::unique_ptr<ActorClient> client;
 
-  explicit Impl(const ClusterNodeOptions& o) : options(o) {}
+  explicit Impl(const ClusterNodeOptions& o)
+      : options(o), board_metrics(report_board(stage_board, *o.system.metrics)) {}
 
   Status start(const std::shared_ptr<const engine::LoadedModel>& model);
   Status open_data_plane();
@@ -58,6 +66,9 @@ struct ClusterNode::Impl {
   void start_system();
   Status open_door();
   MembershipActor join(const ClusterNodeOptions::Gateway& gateway);
+  /// Work may come: of a node that is no gateway.
+  bool listed() const { return registrations > 0 && !draining; }
+  void report_metrics(monitoring::Metrics& metrics);
   void drain_stages(std::chrono::milliseconds grace);
   void end_actors();
 };
@@ -129,11 +140,12 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
     router_options.max_queued = options.system.max_queued;
     router_options.sum_reports = true;
     router_options.trace = options.system.trace;
+    router_options.metrics = options.system.metrics;
     router_options.max_replacements = options.max_replacements;
     const auto actor = system->spawn<Router>(router_options, board);
     router = caf::actor_cast<RouterActor>(actor);
     listeners.push_back(caf::actor_cast<NodeListener>(actor));
-    client = std::make_unique<ActorClient>(*system, router, board);
+    client = std::make_unique<ActorClient>(*system, router, board, router_options.requests);
     CEDAR_CHECK_OK(open_door());
   }
   if (!transport) return {};
@@ -156,12 +168,13 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
            make_error(Errc::internal, "it died too often"));
     }
   };
-  StageSpawners spawners = detached_stages(std::move(engines.encoder), std::move(engines.decoder),
-                                           plane, memory, stage_board, options.system.trace);
+  StageSpawners spawners =
+      detached_stages(std::move(engines.encoder), std::move(engines.decoder), plane, memory,
+                      stage_board, options.system.trace, options.system.metrics);
   if (encoder_face) {
     spawners.encoder = [setup = EncoderFaceSetup{face.make, plane, *options.encoder_pipeline,
-                                                 stage_board,
-                                                 options.system.trace}](caf::actor_system& host) {
+                                                 stage_board, options.system.trace,
+                                                 options.system.metrics}](caf::actor_system& host) {
       return EncoderStageActor(host.spawn<EncoderFace, caf::detached>(setup));
     };
     stage_options.encoder_complete = [this] {
@@ -176,10 +189,24 @@ Status ClusterNode::Impl::start(const std::shared_ptr<const engine::LoadedModel>
     };
   }
   if (options.cache) {
-    spawners.cache = cache_spawner(options.system.cache, options.block_bytes, plane, stage_board);
+    spawners.cache = cache_spawner(options.system.cache, options.block_bytes, plane, stage_board,
+                                   options.system.metrics);
   }
   stages = system->spawn<LocalStages>(stage_options, std::move(spawners), std::move(listeners));
   return {};
+}
+
+void ClusterNode::Impl::report_metrics(monitoring::Metrics& metrics) {
+  if (transport) {
+    report(transport->stats(), metrics);
+    report(calls->stats(), metrics);
+  }
+  if (remote_engram) report(remote_engram->stats(), metrics);
+  if (index) report(index->stats(), metrics);
+  for (const auto& service : services) service->report(metrics);
+  metrics.set(monitoring::MetricId::live_actors, static_cast<double>(system->registry().running()));
+  // A gateway says so by itself, of all its nodes.
+  if (!options.door) metrics.set(monitoring::MetricId::ready, listed() ? 1 : 0);
 }
 
 Status ClusterNode::Impl::open_data_plane() {
@@ -237,6 +264,7 @@ Status ClusterNode::Impl::open_door() {
   door.secret = options.secret;
   door.model = {options.kv_layout, options.model_config, ""};
   door.lost_after = options.lost_after;
+  door.metrics = options.system.metrics;
   door.self = {options.name, plane.endpoint, {}};
   for (const auto& service : services) door.self.services.push_back(service->description());
   door.on_directory = [this](std::vector<DirectoryEntry> entries) {
@@ -266,10 +294,12 @@ MembershipActor ClusterNode::Impl::join(const ClusterNodeOptions::Gateway& gatew
   member.on_directory = [this, name = gateway.name](std::vector<DirectoryEntry> entries) {
     directory.update(name, std::move(entries));
   };
-  member.on_change = [this, tell = options.on_event, name = gateway.name](MembershipState state,
-                                                                          const Error& error) {
+  member.on_change = [this, tell = options.on_event, name = gateway.name, listed = false](
+                         MembershipState state, const Error& error) mutable {
     using Event = ClusterNodeOptions::Event;
     if (state != MembershipState::registered) directory.lose(name);
+    const bool is_listed = state == MembershipState::registered;
+    if (is_listed != std::exchange(listed, is_listed)) registrations += is_listed ? 1 : -1;
     if (!tell) return;
     tell(state == MembershipState::registered ? Event::registered
          : state == MembershipState::refused  ? Event::refused
@@ -280,6 +310,7 @@ MembershipActor ClusterNode::Impl::join(const ClusterNodeOptions::Gateway& gatew
 }
 
 void ClusterNode::Impl::drain_stages(std::chrono::milliseconds grace) {
+  draining = true;
   for (const MembershipActor& member : memberships) caf::anon_send(member, DrainAtom::value);
   const auto deadline = std::chrono::steady_clock::now() + grace;
   const auto busy = [&] {
@@ -302,6 +333,7 @@ void ClusterNode::Impl::drain_stages(std::chrono::milliseconds grace) {
 
 void ClusterNode::Impl::end_actors() {
   if (!system) return;
+  node_metrics.reset();
   const auto end = [](auto& actor) {
     end_actor(caf::actor_cast<caf::strong_actor_ptr>(actor));
     destroy(actor);
@@ -332,6 +364,8 @@ Result<std::unique_ptr<ClusterNode>> ClusterNode::start(
     std::shared_ptr<const engine::LoadedModel> model, const ClusterNodeOptions& options) {
   auto node = std::make_unique<ClusterNode>(std::make_unique<Impl>(options));
   CEDAR_CHECK_OK(node->impl_->start(model));
+  node->impl_->node_metrics = options.system.metrics->collect(
+      [impl = node->impl_.get()](monitoring::Metrics& metrics) { impl->report_metrics(metrics); });
   return node;
 }
 
@@ -346,6 +380,10 @@ ClusterNode::~ClusterNode() {
 void ClusterNode::close() { impl_->end_actors(); }
 
 Client& ClusterNode::client() { return *impl_->client; }
+
+bool ClusterNode::ready() const {
+  return impl_->client ? impl_->client->stats().ready : impl_->listed();
+}
 
 uint16_t ClusterNode::data_port() const { return impl_->plane.endpoint.port; }
 

@@ -83,6 +83,9 @@ class ClusterNode {
 
   /// REQUIRES: a gateway.
   Client& client();
+  /// Any thread. At a gateway: every stage is up and requests are let in. Elsewhere: a gateway lists this node, and it does
+  /// not drain.
+  bool ready() const;
   /// 0 without stages and services.
   uint16_t data_port() const;
 

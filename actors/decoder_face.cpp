@@ -94,6 +94,7 @@ class DecoderFace final : public DecoderEngine {
   int64_t max_handoff_bytes() const override { return rank_->max_handoff_bytes(); }
   bool idle() const override;
   Result<std::vector<engine::TokenEvent>> step() override;
+  engine::StepStats last_step() const override { return stats_; }
   engine::DecodeLoad load() const override;
 
  private:
@@ -144,6 +145,7 @@ class DecoderFace final : public DecoderEngine {
   // What reserve() has collected while it waited for room; for the next step().
   std::vector<engine::TokenEvent> late_events_;
   std::optional<Error> late_error_;
+  engine::StepStats stats_;  // rows sent off in the last step()
   int64_t import_bytes_ = 0;
   std::map<RequestId, Error> failed_imports_;  // by wire id
 };
@@ -371,6 +373,10 @@ Status DecoderFace::launch(size_t number) {
     link_->give_back(*slot);
     return bytes.error();
   }
+  for (const engine::DecodeRows& part : chunk.parts) {
+    (part.replay ? stats_.replay_rows : stats_.decode_rows) +=
+        static_cast<int64_t>(part.tokens.size());
+  }
   Group& group = groups_[number];
   // All of them have the same route, unless a rank has begun a new life, which then knows nothing of some of them.
   const std::vector<DataEndpoint>& route = sequences_.at(ids.front()).route;
@@ -401,6 +407,7 @@ Status DecoderFace::launch_idle_groups() {
 }
 
 Result<std::vector<engine::TokenEvent>> DecoderFace::step() {
+  stats_ = {};
   std::vector<engine::TokenEvent> events = std::exchange(late_events_, {});
   if (const auto error = std::exchange(late_error_, std::nullopt)) return *error;
   CEDAR_CHECK_OK(launch_idle_groups());

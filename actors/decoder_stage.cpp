@@ -12,6 +12,16 @@
 
 namespace cedar::actors {
 
+using monitoring::MetricId;
+
+namespace {
+
+double seconds(transport::Clock::duration time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+}  // namespace
+
 DecoderStage::DecoderStage(caf::actor_config& config, DecoderStageSetup setup)
     : typed_event_based_actor(config), setup_(std::move(setup)) {}
 
@@ -48,6 +58,7 @@ Status DecoderStage::start() {
   setup_.pulls.block_bytes = engine_->block_bytes();
   setup_.pulls.state_bytes = engine_->max_handoff_bytes();
   setup_.pulls.trace = setup_.trace;
+  setup_.pulls.metrics = setup_.metrics;
   OfferPuller::Handlers handlers;
   handlers.pulled = [stage = address()](uint64_t pull, const Status& status) {
     tell(stage, PullEnded{pull, outcome(status)});
@@ -299,13 +310,10 @@ void DecoderStage::give_up_attempt(Lives::iterator entry, const Error& error) {
 void DecoderStage::step() {
   step_scheduled_ = false;
   const auto begin = monitoring::Trace::Clock::now();
+  setup_.metrics->observe(MetricId::decoder_mailbox_seconds, seconds(begin - step_sent_));
   auto events = engine_->step();
   if (events) {
-    if (setup_.trace) {
-      setup_.trace->work(monitoring::Track::decoder, "step", begin, monitoring::Trace::Clock::now(),
-                         {{"tokens", static_cast<int64_t>(events->size())},
-                          {"sequences", static_cast<int64_t>(lives_.size())}});
-    }
+    measure_step(begin, *events);
     std::map<RequestId, std::vector<engine::TokenEvent>> batches;
     for (engine::TokenEvent& event : *events) batches[event.id].push_back(std::move(event));
     for (auto& [number, tokens] : batches) {
@@ -314,16 +322,41 @@ void DecoderStage::step() {
       const SessionActor session = live->second.session;
       const HandoffId handoff = live->second.handoff;
       // Free first: whoever sees the last token also sees the room it leaves.
-      if (tokens.back().finish != engine::FinishReason::none) forget(live);
+      const engine::FinishReason finish = tokens.back().finish;
+      if (finish != engine::FinishReason::none) {
+        forget(live, finish == engine::FinishReason::failed ? WorkEnd::failed : WorkEnd::finished);
+      }
       send(session, TokenBatch{handoff, std::move(tokens)});
     }
   } else {
     // The engine cannot say which sequence is to blame, so none of them can go on.
     log::error("decoder", "step failed", {{"error", events.error().message()}});
+    setup_.metrics->add(MetricId::decoder_step_failures);
     while (!lives_.empty()) fail(lives_.begin(), events.error());
   }
   if (!engine_->idle()) schedule_step();
   publish_load();
+}
+
+void DecoderStage::measure_step(transport::TimePoint begin,
+                                const std::vector<engine::TokenEvent>& events) const {
+  const auto end = transport::Clock::now();
+  if (setup_.trace) {
+    setup_.trace->work(monitoring::Track::decoder, "step", begin, end,
+                       {{"tokens", static_cast<int64_t>(events.size())},
+                        {"sequences", static_cast<int64_t>(lives_.size())}});
+  }
+  const engine::StepStats rows = engine_->last_step();
+  const auto failed = [](const engine::TokenEvent& event) {
+    return event.finish == engine::FinishReason::failed;
+  };
+  const auto tokens = static_cast<double>(events.size()) -
+                      static_cast<double>(std::count_if(events.begin(), events.end(), failed));
+  setup_.metrics->observe(MetricId::decoder_step_seconds, seconds(end - begin));
+  setup_.metrics->observe(MetricId::decoder_step_rows,
+                          static_cast<double>(rows.replay_rows + rows.decode_rows));
+  setup_.metrics->add(MetricId::decoder_replayed_rows, static_cast<double>(rows.replay_rows));
+  setup_.metrics->add(MetricId::decoder_tokens, tokens);
 }
 
 /// From inside the engine's step.
@@ -349,7 +382,7 @@ void DecoderStage::cancel(HandoffId handoff) {
     waiting->promise.deliver(to_caf(make_error(Errc::cancelled, "cancelled while waiting")));
     waiting_.erase(waiting);
   } else if (const auto live = find(handoff); live != lives_.end()) {
-    forget(live);
+    forget(live, WorkEnd::abandoned);
   }
   publish_load();
 }
@@ -357,11 +390,12 @@ void DecoderStage::cancel(HandoffId handoff) {
 void DecoderStage::fail(Lives::iterator live, const Error& error) {
   const SessionActor session = live->second.session;
   const HandoffId handoff = live->second.handoff;
-  forget(live);
+  forget(live, WorkEnd::failed);
   send(session, StageFailed{{handoff, 0}, error});
 }
 
-void DecoderStage::forget(Lives::iterator live) {
+void DecoderStage::forget(Lives::iterator live, WorkEnd end) {
+  setup_.metrics->add(MetricId::decoder_sequences_ended, end);
   engine_->cancel(live->first);
   puller_->drop({live->second.handoff, live->second.attempt});
   const caf::actor_addr session = live->second.session.address();
@@ -376,6 +410,7 @@ void DecoderStage::forget(Lives::iterator live) {
 void DecoderStage::schedule_step() {
   if (step_scheduled_) return;
   step_scheduled_ = true;
+  step_sent_ = transport::Clock::now();
   send(this, StepAtom::value);
 }
 

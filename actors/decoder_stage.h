@@ -19,6 +19,7 @@
 #include "actors/messages.h"
 #include "actors/offer_puller.h"
 #include "actors/stage_engines.h"
+#include "monitoring/metrics.h"
 #include "monitoring/trace.h"
 
 namespace cedar::actors {
@@ -29,6 +30,7 @@ struct DecoderStageSetup {
   std::shared_ptr<LoadBoard> board;
   OfferPullerOptions pulls;                  // the sizes of blocks and states come from the engine
   std::shared_ptr<monitoring::Trace> trace;  // null: none
+  std::shared_ptr<monitoring::Metrics> metrics = monitoring::no_metrics();
 };
 
 /// From the stage's own data plane. `error` has the code ok when all went well.
@@ -60,6 +62,7 @@ class DecoderStage final
 
  private:
   using Promise = caf::typed_response_promise<RoomReserved>;
+  using WorkEnd = monitoring::WorkEnd;
   enum class Block : uint8_t { missing, asked, here };
   struct Waiting {
     ReserveRoom message;
@@ -102,10 +105,12 @@ class DecoderStage final
   void fetch_failed(const Attempt& attempt, const Error& error) override;
 
   void step();
+  void measure_step(transport::TimePoint begin,
+                    const std::vector<engine::TokenEvent>& events) const;
   void block_written(RequestId number, int64_t index, std::span<const std::byte> bytes);
   void cancel(HandoffId handoff);
   void fail(Lives::iterator live, const Error& error);
-  void forget(Lives::iterator live);
+  void forget(Lives::iterator live, WorkEnd end);
   void schedule_step();
   void publish_load();
 
@@ -119,6 +124,7 @@ class DecoderStage final
   std::map<caf::actor_addr, HandoffId> sessions_;
   uint64_t last_number_ = 0;
   bool step_scheduled_ = false;
+  transport::TimePoint step_sent_;
 };
 
 }  // namespace cedar::actors

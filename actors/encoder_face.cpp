@@ -12,6 +12,9 @@
 #include "engine/request_checks.h"
 
 namespace cedar::actors {
+
+using monitoring::MetricId;
+
 namespace {
 
 using namespace std::chrono_literals;
@@ -70,6 +73,7 @@ Status EncoderFace::start() {
   if (!rank_->first() || rank_->last()) {
     return make_error(Errc::invalid_argument, "a face has the first encoder layers and not all");
   }
+  setup_.board->encoder_total_blocks = rank_->total_blocks();
   queue_ = std::make_unique<engine::PrefillQueue>(rank_->model().config);
   // A slot more than chunks under way: one of a chunk that has failed may still be read.
   CEDAR_TRY(link_, RankLink::create(setup_.plane, rank_->max_out_bytes(), setup_.place.depth + 1,
@@ -159,6 +163,7 @@ void EncoderFace::step() {
   const engine::PrefillQueue::Next next = queue_->next(rank_->options().prefill_chunk_tokens);
   if (const Status ran = run_chunk(*slot, next); !ran) {
     log::error("encoder", "step failed", {{"error", ran.error().message()}});
+    setup_.metrics->add(MetricId::encoder_step_failures);
     for (const engine::PrefillRows& part : next.chunk.parts) fail(part.id, ran.error());
   }
   schedule_step();
@@ -174,6 +179,11 @@ Status EncoderFace::run_chunk(size_t slot, const engine::PrefillQueue::Next& nex
     return bytes.error();
   }
   const auto now = transport::Clock::now();
+  const auto rows = static_cast<double>(next.chunk.rows());
+  setup_.metrics->observe(MetricId::encoder_chunk_seconds,
+                          std::chrono::duration<double>(now - begin).count());
+  setup_.metrics->observe(MetricId::encoder_chunk_rows, rows);
+  setup_.metrics->add(MetricId::encoder_rows, rows);
   if (setup_.trace) {
     setup_.trace->work(
         monitoring::Track::encoder, "chunk", begin, now,
@@ -228,6 +238,7 @@ void EncoderFace::answered(const ChunkAnswered& message) {
       answer = make_error(Errc::unavailable, "an earlier chunk failed: " + answer.error().context);
     }
     log::error("encoder", "a chunk failed", {{"error", answer.error().message()}});
+    setup_.metrics->add(MetricId::encoder_step_failures);
   }
   for (const RequestId id : chunk.mapped()) {
     const auto entry = works_.find(id);
@@ -253,7 +264,9 @@ void EncoderFace::report(const PipelineProgress& part, const DataEndpoint& owner
   if (!part.blocks.empty()) progress.blocks = {as_octets(part.blocks), owner};
   if (!part.state.empty()) progress.state = {as_octets(part.state), owner};
   send(entry->second.begin.session, std::move(progress));
-  if (part.finished) release(part.id, false);
+  if (!part.finished) return;
+  entry->second.finished = true;
+  release(part.id, false);
 }
 
 void EncoderFace::cancel(const Attempt& attempt) {
@@ -310,6 +323,10 @@ void EncoderFace::released(RequestId id) {
 }
 
 void EncoderFace::forget(Works::iterator entry) {
+  using monitoring::WorkEnd;
+  setup_.metrics->add(MetricId::encoder_prompts, entry->second.finished ? WorkEnd::finished
+                                                 : entry->second.failed ? WorkEnd::failed
+                                                                        : WorkEnd::abandoned);
   const caf::actor_addr session = entry->second.begin.session.address();
   const auto watched = sessions_.find(session);
   watched->second.erase(entry->first);

@@ -24,6 +24,7 @@
 #include "actors/rank_link.h"
 #include "engine/prefill_queue.h"
 #include "engine/prefill_rank.h"
+#include "monitoring/metrics.h"
 #include "monitoring/trace.h"
 
 namespace cedar::actors {
@@ -37,6 +38,7 @@ struct EncoderFaceSetup {
   PipelinePlace place;
   std::shared_ptr<LoadBoard> board;
   std::shared_ptr<monitoring::Trace> trace;  // null: none
+  std::shared_ptr<monitoring::Metrics> metrics = monitoring::no_metrics();
 };
 
 /// The ranks behind have done with a chunk.
@@ -69,6 +71,7 @@ class EncoderFace final : public EncoderFaceActor::base {
     transport::TimePoint deadline;
     bool in_rank = false;    // else it waits for room
     bool abandoned = false;  // cancelled or failed: nothing more is sent
+    bool finished = false;   // all of it is read
     bool failed = false;     // its next rows do not follow what the ranks have
     int32_t chunks = 0;      // under way
   };

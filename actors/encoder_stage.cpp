@@ -11,6 +11,9 @@
 #include "core/units.h"
 
 namespace cedar::actors {
+
+using monitoring::MetricId;
+
 namespace {
 
 /// States that wait for their decoders at a time; a prompt that finds none free waits with its own.
@@ -19,6 +22,10 @@ constexpr size_t kStateSlots = 4;
 constexpr std::chrono::seconds kKeepTime{3};
 /// Computing is the alternative to waiting for the cache.
 constexpr std::chrono::seconds kCacheWait{2};
+
+double seconds(transport::Clock::duration time) {
+  return std::chrono::duration<double>(time).count();
+}
 
 }  // namespace
 
@@ -58,7 +65,9 @@ Status EncoderStage::start() {
   const auto slots = static_cast<int64_t>(kStateSlots);
   CEDAR_TRY(state_memory_, setup_.memory->allocate(slots * state_slot_bytes_));
   for (size_t slot = kStateSlots; slot > 0; --slot) free_state_slots_.push_back(slot - 1);
+  setup_.board->encoder_total_blocks = engine_->load().free_blocks;
   OfferPullerOptions options;
+  options.metrics = setup_.metrics;
   options.block_bytes = engine_->block_bytes();
   options.connect_timeout = options.pull_timeout = kCacheWait;
   OfferPuller::Handlers handlers;
@@ -209,6 +218,7 @@ void EncoderStage::resume(RequestId id, int64_t blocks) {
   if (work.abandoned) return;
   if (const Status status = engine_->resume(id, blocks); !status) return fail(id, status.error());
   work.cached_blocks = work.offered_blocks = blocks;
+  setup_.metrics->add(MetricId::encoder_cached_blocks, static_cast<double>(blocks));
   if (blocks > 0) {
     // The decoder may fetch them, too, before anything is computed.
     PrefillProgress progress;
@@ -222,13 +232,15 @@ void EncoderStage::resume(RequestId id, int64_t blocks) {
 void EncoderStage::step() {
   step_scheduled_ = false;
   const auto begin = monitoring::Trace::Clock::now();
+  setup_.metrics->observe(MetricId::encoder_mailbox_seconds, seconds(begin - step_sent_));
   auto events = engine_->step();
   if (events) {
-    trace_chunk(begin, *events);
+    measure_chunk(begin, *events);
     for (const engine::PrefillEvent& event : *events) report(event);
   } else {
     // The engine cannot say which request is to blame, so none of them can go on.
     log::error("encoder", "step failed", {{"error", events.error().message()}});
+    setup_.metrics->add(MetricId::encoder_step_failures);
     std::vector<RequestId> ids;
     for (const auto& [id, work] : works_) {
       if (work.in_engine && !work.abandoned && !work.finished) ids.push_back(id);
@@ -239,12 +251,17 @@ void EncoderStage::step() {
   publish_load();
 }
 
-void EncoderStage::trace_chunk(transport::TimePoint begin,
-                               const std::vector<engine::PrefillEvent>& events) const {
-  if (!setup_.trace || events.empty()) return;
+void EncoderStage::measure_chunk(transport::TimePoint begin,
+                                 const std::vector<engine::PrefillEvent>& events) const {
+  if (events.empty()) return;
+  const auto end = transport::Clock::now();
   int64_t rows = 0;
   for (const engine::PrefillEvent& event : events) rows += event.rows;
-  setup_.trace->work(monitoring::Track::encoder, "chunk", begin, monitoring::Trace::Clock::now(),
+  setup_.metrics->observe(MetricId::encoder_chunk_seconds, seconds(end - begin));
+  setup_.metrics->observe(MetricId::encoder_chunk_rows, static_cast<double>(rows));
+  setup_.metrics->add(MetricId::encoder_rows, static_cast<double>(rows));
+  if (!setup_.trace) return;
+  setup_.trace->work(monitoring::Track::encoder, "chunk", begin, end,
                      {{"rows", rows}, {"requests", static_cast<int64_t>(events.size())}});
 }
 
@@ -400,11 +417,16 @@ void EncoderStage::release_if_done(Works::iterator entry) {
 
 void EncoderStage::fail(RequestId id, const Error& error) {
   const auto entry = works_.find(id);
+  entry->second.failed = true;
   send(entry->second.begin.session, StageFailed{entry->second.begin.attempt, error});
   cancel(entry);
 }
 
 void EncoderStage::forget(Works::iterator entry) {
+  using monitoring::WorkEnd;
+  setup_.metrics->add(MetricId::encoder_prompts, entry->second.finished ? WorkEnd::finished
+                                                 : entry->second.failed ? WorkEnd::failed
+                                                                        : WorkEnd::abandoned);
   const caf::actor_addr session = entry->second.begin.session.address();
   const auto watched = sessions_.find(session);
   watched->second.erase(entry->first);
@@ -419,6 +441,7 @@ void EncoderStage::forget(Works::iterator entry) {
 void EncoderStage::schedule_step() {
   if (step_scheduled_) return;
   step_scheduled_ = true;
+  step_sent_ = transport::Clock::now();
   send(this, StepAtom::value);
 }
 

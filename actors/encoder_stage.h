@@ -19,6 +19,7 @@
 #include "actors/messages.h"
 #include "actors/offer_puller.h"
 #include "actors/stage_engines.h"
+#include "monitoring/metrics.h"
 #include "monitoring/trace.h"
 
 namespace cedar::actors {
@@ -29,6 +30,7 @@ struct EncoderStageSetup {
   DataPlane plane;
   std::shared_ptr<LoadBoard> board;
   std::shared_ptr<monitoring::Trace> trace;  // null: none
+  std::shared_ptr<monitoring::Metrics> metrics = monitoring::no_metrics();
 };
 
 /// From the stage's own data plane. `error` has the code ok when all went well.
@@ -58,9 +60,10 @@ class EncoderStage final
   struct Work {
     BeginPrefill begin;
     transport::TimePoint deadline;
-    bool in_engine = false;     // else it waits for room
-    bool finished = false;      // everything is offered
-    bool abandoned = false;     // cancelled or failed: nothing more is sent
+    bool in_engine = false;  // else it waits for room
+    bool finished = false;   // everything is offered
+    bool abandoned = false;  // cancelled or failed: nothing more is sent
+    bool failed = false;
     int64_t cached_blocks = 0;  // that it waits for or has taken over
     int64_t cached_here = 0;    // of them
     int64_t offered_blocks = 0;
@@ -80,8 +83,8 @@ class EncoderStage final
   Status fetch_cached(RequestId id, Work& work);
   void resume(RequestId id, int64_t blocks);
   void step();
-  void trace_chunk(transport::TimePoint begin,
-                   const std::vector<engine::PrefillEvent>& events) const;
+  void measure_chunk(transport::TimePoint begin,
+                     const std::vector<engine::PrefillEvent>& events) const;
   void report(const engine::PrefillEvent& event);
   Status offer_blocks(RequestId id, Work& work, int64_t ready, PrefillProgress& progress);
   /// Offers the state of a prompt that has been read, or lets it wait for a slot.
@@ -122,6 +125,7 @@ class EncoderStage final
   std::map<caf::actor_addr, std::set<RequestId>> sessions_;
   uint64_t last_work_ = 0;
   bool step_scheduled_ = false;
+  transport::TimePoint step_sent_;
 };
 
 }  // namespace cedar::actors

@@ -18,18 +18,19 @@ class EngramService final : public NodeService {
  public:
   EngramService(std::shared_ptr<const engine::EngramTables> tables, transport::Calls& calls,
                 const EngramServiceOptions& options)
-      : tables_(std::move(tables)), calls_(calls) {
+      : tables_(std::move(tables)), calls_(calls), metrics_(options.metrics) {
     for (int32_t i = 0; i < options.threads; ++i) threads_.emplace_back([this] { run(); });
     // The queue has no bound of its own: Calls bounds what is being served.
-    calls_.serve(kFetchEngramRows,
-                 [this](const transport::CallContext& context, std::span<const std::byte> request,
-                        transport::CallReply reply) {
-                   auto query = decode_engram_query(request);
-                   if (!query) return reply(query.error());
-                   std::lock_guard lock(mutex_);
-                   queue_.push_back({std::move(*query), context.deadline, std::move(reply)});
-                   wake_.notify_one();
-                 });
+    calls_.serve(
+        kFetchEngramRows, [this](const transport::CallContext& context,
+                                 std::span<const std::byte> request, transport::CallReply reply) {
+          auto query = decode_engram_query(request);
+          if (!query) return reply(query.error());
+          std::lock_guard lock(mutex_);
+          queue_.push_back(
+              {std::move(*query), context.deadline, transport::Clock::now(), std::move(reply)});
+          wake_.notify_one();
+        });
   }
 
   ~EngramService() override {
@@ -51,6 +52,7 @@ class EngramService final : public NodeService {
   struct Question {
     EngramQuery query;
     transport::TimePoint deadline;
+    transport::TimePoint arrival;
     transport::CallReply reply;
   };
 
@@ -68,19 +70,33 @@ class EngramService final : public NodeService {
   }
 
   void answer(Question question) const {
+    using monitoring::MetricId;
+    auto packed = read(question);
+    const auto time = transport::Clock::now() - question.arrival;
+    metrics_->observe(MetricId::engram_service_seconds,
+                      std::chrono::duration<double>(time).count());
+    metrics_->add(MetricId::engram_service_questions,
+                  packed ? monitoring::Answer::ok : monitoring::Answer::failed);
+    if (packed) {
+      metrics_->add(MetricId::engram_service_rows, static_cast<double>(question.query.rows.size()));
+    }
+    question.reply(std::move(packed));
+  }
+
+  Result<std::vector<std::byte>> read(const Question& question) const {
     if (question.deadline <= transport::Clock::now()) {
-      return question.reply(make_error(Errc::deadline_exceeded, "waited too long"));
+      return make_error(Errc::deadline_exceeded, "waited too long");
     }
     const EngramQuery& query = question.query;
     std::vector<std::byte> packed(query.rows.size() * static_cast<size_t>(tables_->row_bytes()));
-    const Status status =
-        tables_->copy(query.layer, query.rows, reinterpret_cast<uint8_t*>(packed.data()));
-    if (!status) return question.reply(status.error());
-    question.reply(std::move(packed));
+    CEDAR_CHECK_OK(
+        tables_->copy(query.layer, query.rows, reinterpret_cast<uint8_t*>(packed.data())));
+    return packed;
   }
 
   const std::shared_ptr<const engine::EngramTables> tables_;
   transport::Calls& calls_;
+  const std::shared_ptr<monitoring::Metrics> metrics_;
   // Between the data plane's thread and those that read.
   std::mutex mutex_;
   std::condition_variable wake_;

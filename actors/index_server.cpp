@@ -239,6 +239,20 @@ IndexServer::~IndexServer() {
 
 IndexServerStats IndexServer::stats() const { return impl_->stats(); }
 
+void IndexServer::report(monitoring::Metrics& metrics) const {
+  using monitoring::MetricId;
+  const IndexServerStats s = stats();
+  metrics.set(MetricId::indexer_bytes, static_cast<double>(s.keys.bytes_used));
+  metrics.set(MetricId::indexer_capacity, static_cast<double>(s.keys.bytes_total));
+  metrics.set(MetricId::indexer_parts, static_cast<double>(s.keys.parts));
+  metrics.set(MetricId::indexer_blocks, static_cast<double>(s.keys.blocks));
+  metrics.raise(MetricId::indexer_appends, static_cast<double>(s.appends));
+  metrics.raise(MetricId::indexer_scans, static_cast<double>(s.scans));
+  metrics.raise(MetricId::indexer_scanned_rows, static_cast<double>(s.scanned_rows));
+  metrics.raise(MetricId::indexer_refused, static_cast<double>(s.refused));
+  metrics.raise(MetricId::indexer_expired_parts, static_cast<double>(s.expired_parts));
+}
+
 NodeServiceFactory index_server(const IndexServerOptions& options) {
   return [options](const DataPlane& plane) -> Result<std::unique_ptr<NodeService>> {
     CEDAR_TRY(std::unique_ptr<IndexServer> server, IndexServer::start(*plane.calls, options));

@@ -38,6 +38,7 @@ class IndexServer final : public NodeService {
 
   Service description() const override { return {ServiceRole::indexer, 0, 1, ""}; }
   IndexServerStats stats() const;
+  void report(monitoring::Metrics& metrics) const override;
 
   class Impl;
 

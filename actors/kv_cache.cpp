@@ -125,6 +125,7 @@ Status KvCache::start() {
   memory_ = std::make_shared<ExportRegion>(transport, region);
   tier_ = CacheTier(slots);
   OfferPullerOptions options;
+  options.metrics = setup_.metrics;
   options.block_bytes = setup_.block_bytes;
   options.block_slots = 64;
   OfferPuller::Handlers handlers;

@@ -20,6 +20,7 @@
 #include "actors/messages.h"
 #include "actors/offer_puller.h"
 #include "actors/prefix_lookups.h"
+#include "monitoring/metrics.h"
 
 namespace cedar::actors {
 
@@ -28,6 +29,7 @@ struct KvCacheSetup {
   int64_t block_bytes = 0;
   DataPlane plane;
   std::shared_ptr<LoadBoard> board;
+  std::shared_ptr<monitoring::Metrics> metrics = monitoring::no_metrics();
 };
 
 /// From the cache's own data plane. `error` has the code ok when all went well.

@@ -2,6 +2,7 @@
 // What the actors of one process are doing, readable without asking them. Each value has one writer.
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 #include "actors/engram_counts.h"
@@ -13,10 +14,13 @@ struct LoadBoard {
   std::atomic<bool> ready{false};
   std::atomic<int64_t> queued{0};
   std::atomic<int64_t> running{0};
+  /// Since when requests have waited without one of them being let in; the clock's zero: none waits.
+  std::atomic<std::chrono::steady_clock::time_point> stalled_since{};
   // encoder stage
   std::atomic<int64_t> encoder_requests{0};
   std::atomic<int64_t> encoder_queued_tokens{0};
   std::atomic<int64_t> encoder_free_blocks{0};
+  std::atomic<int64_t> encoder_total_blocks{0};
   // decoder stage
   std::atomic<int64_t> decoder_sequences{0};
   std::atomic<int64_t> decoder_free_blocks{0};

@@ -70,11 +70,10 @@ std::string kv_fingerprint(const engine::LoadedModel& model, const engine::Engin
   return {digest.begin(), digest.end()};
 }
 
-std::function<KvCacheActor(caf::actor_system&)> cache_spawner(const CacheOptions& options,
-                                                              int64_t block_bytes,
-                                                              const DataPlane& plane,
-                                                              std::shared_ptr<LoadBoard> board) {
-  return [setup = KvCacheSetup{options, block_bytes, plane, std::move(board)}](
+std::function<KvCacheActor(caf::actor_system&)> cache_spawner(
+    const CacheOptions& options, int64_t block_bytes, const DataPlane& plane,
+    std::shared_ptr<LoadBoard> board, std::shared_ptr<monitoring::Metrics> metrics) {
+  return [setup = KvCacheSetup{options, block_bytes, plane, std::move(board), std::move(metrics)}](
              caf::actor_system& system) {
     return KvCacheActor(system.spawn<KvCache, caf::detached>(setup));
   };
@@ -83,20 +82,23 @@ std::function<KvCacheActor(caf::actor_system&)> cache_spawner(const CacheOptions
 StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory decoder,
                               const DataPlane& plane, std::shared_ptr<ExportMemory> memory,
                               std::shared_ptr<LoadBoard> board,
-                              std::shared_ptr<monitoring::Trace> trace) {
+                              std::shared_ptr<monitoring::Trace> trace,
+                              std::shared_ptr<monitoring::Metrics> metrics) {
   StageSpawners spawners;
   spawners.endpoint = plane.endpoint;
   if (encoder) {
-    spawners.encoder = [setup = EncoderStageSetup{std::move(encoder), std::move(memory), plane,
-                                                  board, trace}](caf::actor_system& system) {
+    spawners.encoder = [setup =
+                            EncoderStageSetup{std::move(encoder), std::move(memory), plane, board,
+                                              trace, metrics}](caf::actor_system& system) {
       return EncoderStageActor(system.spawn<EncoderStage, caf::detached>(setup));
     };
   }
   if (decoder) {
-    spawners.decoder = [setup = DecoderStageSetup{std::move(decoder), plane, board, {}, trace}](
-                           caf::actor_system& system) {
-      return DecoderStageActor(system.spawn<DecoderStage, caf::detached>(setup));
-    };
+    spawners.decoder =
+        [setup = DecoderStageSetup{std::move(decoder), plane, board, {}, trace, metrics}](
+            caf::actor_system& system) {
+          return DecoderStageActor(system.spawn<DecoderStage, caf::detached>(setup));
+        };
   }
   return spawners;
 }

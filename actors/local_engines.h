@@ -14,6 +14,7 @@
 #include "core/result.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
+#include "monitoring/metrics.h"
 #include "monitoring/trace.h"
 
 namespace cedar::actors {
@@ -43,15 +44,16 @@ Result<LocalEngines> make_local_engines(std::shared_ptr<const engine::LoadedMode
 std::string kv_fingerprint(const engine::LoadedModel& model, const engine::EngineOptions& options);
 
 /// A KV cache of this process, on a thread of its own, because it copies much.
-std::function<KvCacheActor(caf::actor_system&)> cache_spawner(const CacheOptions& options,
-                                                              int64_t block_bytes,
-                                                              const DataPlane& plane,
-                                                              std::shared_ptr<LoadBoard> board);
+std::function<KvCacheActor(caf::actor_system&)> cache_spawner(
+    const CacheOptions& options, int64_t block_bytes, const DataPlane& plane,
+    std::shared_ptr<LoadBoard> board,
+    std::shared_ptr<monitoring::Metrics> metrics = monitoring::no_metrics());
 
 /// Stage actors of this process, on threads of their own.
-StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory decoder,
-                              const DataPlane& plane, std::shared_ptr<ExportMemory> memory,
-                              std::shared_ptr<LoadBoard> board,
-                              std::shared_ptr<monitoring::Trace> trace = nullptr);
+StageSpawners detached_stages(
+    EncoderEngineFactory encoder, DecoderEngineFactory decoder, const DataPlane& plane,
+    std::shared_ptr<ExportMemory> memory, std::shared_ptr<LoadBoard> board,
+    std::shared_ptr<monitoring::Trace> trace = nullptr,
+    std::shared_ptr<monitoring::Metrics> metrics = monitoring::no_metrics());
 
 }  // namespace cedar::actors

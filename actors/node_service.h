@@ -6,6 +6,7 @@
 
 #include "actors/services.h"
 #include "core/result.h"
+#include "monitoring/metrics.h"
 
 namespace cedar::actors {
 
@@ -18,6 +19,8 @@ class NodeService {
   virtual Service description() const = 0;
   /// Whether work that takes several calls is under way: a node that drains waits for its end.
   virtual bool busy() const { return false; }
+  /// What it has counted, at every scrape; on any thread.
+  virtual void report(monitoring::Metrics& /*metrics*/) const {}
 };
 
 /// Makes a service at the start of its node; `plane` has everything and outlives the service.

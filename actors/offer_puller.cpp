@@ -49,8 +49,7 @@ Status OfferPuller::prepare(Slots& slots) {
 }
 
 void OfferPuller::connect(const DataEndpoint& owner) {
-  if (!links_.emplace(key_of(owner), Link{++last_id_, false}).second) return;
-  links_.erase(links_.lower_bound({owner.node, 0}), links_.find(key_of(owner)));
+  if (!links_.emplace(key_of(owner), Link::connecting).second) return;
   transport_.connect({owner.host, owner.port}, identity_of(owner),
                      transport::Clock::now() + options_.connect_timeout,
                      [connected = handlers_.connected, owner](const auto& peer) {
@@ -60,8 +59,7 @@ void OfferPuller::connect(const DataEndpoint& owner) {
 
 void OfferPuller::connected(const DataEndpoint& owner, const Status& status) {
   if (status) {
-    const auto link = links_.find(key_of(owner));
-    if (link != links_.end()) link->second.up = true;
+    links_[key_of(owner)] = Link::up;
     return pump();
   }
   log::warn("transfer", "cannot reach a node",
@@ -95,7 +93,7 @@ void OfferPuller::pump() {
     const auto link = links_.find(key_of(owner));
     if (link == links_.end()) connect(owner);
     // Whoever waits for a handshake does not keep others waiting.
-    if (link == links_.end() || !link->second.up) continue;
+    if (link == links_.end() || link->second != Link::up) continue;
     bool& wait = at->second.fetch.blocks.empty() ? states_wait : blocks_wait;
     while (!wait && fetches_.count(id) != 0 && !fetches_.at(id).todo.empty()) {
       wait = !issue(id, fetches_.at(id));
@@ -115,7 +113,6 @@ bool OfferPuller::issue(uint64_t id, Active& active) {
   if (count == 0) return false;
   Pull pull;
   pull.fetch = id;
-  pull.link = links_.at(key_of(fetch.owner)).number;
   pull.part = {todo.first, count};
   pull.state = fetch.blocks.empty();
   transport::PullRequest request;
@@ -157,9 +154,16 @@ void OfferPuller::pulled(uint64_t number, const Status& status) {
   if (at == pulls_.end()) return;
   const Pull pull = std::move(at->second);
   pulls_.erase(at);
+  const auto now = transport::Clock::now();
+  if (status) {
+    const auto kind = pull.state ? monitoring::Pulled::state : monitoring::Pulled::blocks;
+    options_.metrics->observe(monitoring::MetricId::transfer_seconds, kind,
+                              std::chrono::duration<double>(now - pull.begin).count());
+    options_.metrics->add(monitoring::MetricId::transfer_bytes, kind,
+                          static_cast<double>(pull.bytes));
+  }
   if (options_.trace) {
-    options_.trace->span("pull", pull.state ? "state" : "blocks", number, pull.begin,
-                         transport::Clock::now(),
+    options_.trace->span("pull", pull.state ? "state" : "blocks", number, pull.begin, now,
                          {{"blocks", pull.state ? 0 : static_cast<int64_t>(pull.part.count)},
                           {"bytes", static_cast<int64_t>(pull.bytes)},
                           {"ok", status ? 1 : 0},
@@ -170,14 +174,11 @@ void OfferPuller::pulled(uint64_t number, const Status& status) {
     --active.running;
     if (status) {
       deliver(pull);
-    } else if (status.error().code == Errc::unavailable &&
-               (active.lost_link == 0 || active.lost_link == pull.link)) {
-      // The connection was lost, which says nothing about the owner: once more over a new one, which is one for all the
-      // pulls that this one took with it.
-      active.lost_link = pull.link;
+    } else if (status.error().code == Errc::unavailable && !active.retried) {
+      // The connection was lost, which says nothing about the owner: once more over a new one.
+      active.retried = true;
       active.todo.push_front(pull.part);
-      const auto link = links_.find(key_of(active.fetch.owner));
-      if (link != links_.end() && link->second.number == pull.link) links_.erase(link);
+      links_.erase(key_of(active.fetch.owner));
     } else {
       fail(pull.fetch, status.error());
     }

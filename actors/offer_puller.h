@@ -16,6 +16,7 @@
 #include "actors/data_plane.h"
 #include "actors/export_memory.h"
 #include "actors/messages.h"
+#include "monitoring/metrics.h"
 #include "monitoring/trace.h"
 
 namespace cedar::actors {
@@ -30,6 +31,7 @@ struct OfferPullerOptions {
   std::chrono::milliseconds pull_timeout{
       10000};                                // of one pull; the request's deadline bounds it, too
   std::shared_ptr<monitoring::Trace> trace;  // null: none
+  std::shared_ptr<monitoring::Metrics> metrics = monitoring::no_metrics();
 };
 
 /// Ranges to fetch for one hand-off.
@@ -86,12 +88,11 @@ class OfferPuller {
   struct Active {
     Fetch fetch;
     std::deque<Part> todo;
-    size_t running = 0;      // pulls
-    uint64_t lost_link = 0;  // that took pulls of this with it; once more over another one
+    size_t running = 0;  // pulls
+    bool retried = false;
   };
   struct Pull {
     uint64_t fetch = 0;  // may be gone
-    uint64_t link = 0;
     Part part;
     std::vector<size_t> slots;
     bool state = false;
@@ -108,10 +109,7 @@ class OfferPuller {
     size_t count = 0;
     std::vector<size_t> free;
   };
-  struct Link {
-    uint64_t number = 0;  // every connection has its own
-    bool up = false;
-  };
+  enum class Link : uint8_t { connecting, up };
   using Fetches = std::map<uint64_t, Active>;
 
   Status prepare(Slots& slots);
@@ -130,8 +128,7 @@ class OfferPuller {
   uint64_t last_id_ = 0;
   Fetches fetches_;  // in order
   std::map<uint64_t, Pull> pulls_;
-  std::map<std::pair<uint32_t, uint64_t>, Link>
-      links_;  // by node and generation, of its latest life
+  std::map<std::pair<uint32_t, uint64_t>, Link> links_;  // by node and generation
 };
 
 }  // namespace cedar::actors

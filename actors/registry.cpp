@@ -138,6 +138,7 @@ Status Registry::check_life(const NodeDescription& node) const {
 
 Result<Welcome> Registry::hello(Hello message) {
   const auto refuse = [&](const Error& error) {
+    options_.metrics->add(monitoring::MetricId::cluster_refused, error.code);
     log::warn("registry", "node refused",
               {{"node", message.node.name}, {"reason", error.message()}});
     return error;

@@ -12,6 +12,7 @@
 
 #include "actors/membership_messages.h"
 #include "core/result.h"
+#include "monitoring/metrics.h"
 
 namespace cedar::actors {
 
@@ -25,6 +26,7 @@ struct RegistryOptions {
   DirectoryEntry self;
   /// Called on the actor's thread with what is listed, whenever that is new, and at the start.
   std::function<void(std::vector<DirectoryEntry>)> on_directory;
+  std::shared_ptr<monitoring::Metrics> metrics = monitoring::no_metrics();
 };
 
 class Registry final : public RegistryActor::base {

@@ -12,6 +12,9 @@
 #include "core/units.h"
 
 namespace cedar::actors {
+
+using monitoring::MetricId;
+
 namespace {
 
 int64_t prompt_tokens(const GenerateRequest& request) {
@@ -30,6 +33,7 @@ Router::behavior_type Router::make_behavior() {
   set_down_handler([this](caf::down_msg& down) { on_down(down); });
   encoder_grace_ = decoder_grace_ = Clock::now() + options_.stage_grace;
   publish();
+  next_tick_ = Clock::now() + options_.tick;
   delayed_send(this, options_.tick, TickAtom::value);
   return {
       [this](SubmitRequest& message) { submit(std::move(message)); },
@@ -98,14 +102,17 @@ CacheChoice Router::choose_cache(const GenerateRequest& request,
 
 void Router::submit(SubmitRequest message) {
   const GenerateRequest& request = *message.request;
-  if (draining_) return message.sink->fail(make_error(Errc::unavailable, "the server stops"));
-  if (const char* kind = missing(Clock::now())) {
-    return message.sink->fail(
-        make_error(Errc::unavailable, std::string("the ") + kind + " is missing"));
-  }
-  if (const Status fits = check_fits(request); !fits) return message.sink->fail(fits.error());
   const auto now = Clock::now();
-  Waiting waiting{std::move(message), now + request.deadline, now};
+  if (draining_) return reject(*message.sink, make_error(Errc::unavailable, "the server stops"));
+  if (const char* kind = missing(now)) {
+    return reject(*message.sink,
+                  make_error(Errc::unavailable, std::string("the ") + kind + " is missing"));
+  }
+  if (const Status fits = check_fits(request); !fits) {
+    return reject(*message.sink, fits.error());
+  }
+  Waiting waiting{std::move(message), now + request.deadline, now,
+                  options_.requests->add(request.decode.id, prompt_tokens(request), now)};
   if (waiting_.empty() && try_start(waiting)) return publish();
   if (static_cast<int64_t>(waiting_.size()) < options_.max_queued) {
     const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), request.priority,
@@ -113,12 +120,14 @@ void Router::submit(SubmitRequest message) {
                                           return priority < other.message.request->priority;
                                         });
     const int64_t position = place - waiting_.begin();
+    if (waiting_.empty()) let_in_ = now;
     waiting.message.sink->event(QueuedEvent{position});
     waiting_.insert(place, std::move(waiting));
   } else {
-    waiting.message.sink->fail(make_error(
-        Errc::overloaded,
-        "the queue is full: " + std::to_string(options_.max_queued) + " requests wait already"));
+    reject(
+        *waiting.message.sink,
+        make_error(Errc::overloaded, "the queue is full: " + std::to_string(options_.max_queued) +
+                                         " requests wait already"));
   }
   publish();
 }
@@ -151,10 +160,12 @@ bool Router::try_start(const Waiting& waiting) {
   running.deadline = waiting.deadline;
   promise_encoder(running, *encoder);
   promise_decoder(running, *decoder);
-  running.session = spawn<Session, caf::monitored>(SessionSetup{
-      request, waiting.message.sink, waiting.deadline, choice_of(*encoder), choice_of(*decoder),
-      caf::actor_cast<RouterActor>(this), options_.max_replacements,
-      choose_cache(*request, *encoder), options_.trace, waiting.arrival});
+  running.session = spawn<Session, caf::monitored>(
+      SessionSetup{request, waiting.message.sink, waiting.deadline, choice_of(*encoder),
+                   choice_of(*decoder), caf::actor_cast<RouterActor>(this),
+                   options_.max_replacements, choose_cache(*request, *encoder), options_.trace,
+                   waiting.arrival, options_.metrics, waiting.entry});
+  let_in_ = Clock::now();
   sessions_[running.session.address()] = id;
   running_.emplace(id, std::move(running));
   return true;
@@ -188,6 +199,7 @@ void Router::cancel(RequestId id) {
     return w.message.request->decode.id == id;
   });
   if (waiting == waiting_.end()) return;
+  options_.metrics->add(MetricId::cancellations, monitoring::Phase::queue);
   waiting->message.sink->finish(engine::FinishReason::cancelled);
   waiting_.erase(waiting);
   announce_queue();
@@ -280,8 +292,11 @@ void Router::try_replacements() {
 // --- time ------------------------------------------------------------------------------------------------
 
 void Router::sweep() {
-  delayed_send(this, options_.tick, TickAtom::value);
   const auto now = Clock::now();
+  options_.metrics->observe(MetricId::router_mailbox_seconds,
+                            std::max(0.0, std::chrono::duration<double>(now - next_tick_).count()));
+  next_tick_ = now + options_.tick;
+  delayed_send(this, options_.tick, TickAtom::value);
   for (auto& [id, running] : running_) {
     if (running.deadline > now || running.ending) continue;
     running.ending = true;
@@ -290,8 +305,8 @@ void Router::sweep() {
   const auto expired = [now](const Waiting& w) { return w.deadline <= now; };
   for (const Waiting& waiting : waiting_) {
     if (!expired(waiting)) continue;
-    waiting.message.sink->fail(
-        make_error(Errc::deadline_exceeded, "no room before the request's deadline"));
+    reject(*waiting.message.sink,
+           make_error(Errc::deadline_exceeded, "no room before the request's deadline"));
   }
   const auto kept = std::remove_if(waiting_.begin(), waiting_.end(), expired);
   const bool some_expired = kept != waiting_.end();
@@ -382,7 +397,7 @@ void Router::refuse_what_cannot_fit() {
   for (Waiting& waiting : waiting_) {
     const Status fits = check_fits(*waiting.message.request);
     if (fits) kept.push_back(std::move(waiting));
-    else waiting.message.sink->fail(fits.error());
+    else reject(*waiting.message.sink, fits.error());
   }
   waiting_ = std::move(kept);
 }
@@ -394,14 +409,27 @@ const char* Router::missing(Clock::time_point now) const {
 }
 
 void Router::fail_waiting(const Error& error) {
-  for (const Waiting& waiting : waiting_) waiting.message.sink->fail(error);
+  for (const Waiting& waiting : waiting_) reject(*waiting.message.sink, error);
   waiting_.clear();
+}
+
+void Router::reject(OnceSink& sink, Error error) {
+  options_.metrics->add(MetricId::rejections, error.code);
+  sink.fail(std::move(error));
 }
 
 void Router::publish() {
   board_->ready = stages_up() && !draining_;
   board_->queued = static_cast<int64_t>(waiting_.size());
   board_->running = static_cast<int64_t>(running_.size());
+  board_->stalled_since = waiting_.empty() ? Clock::time_point{} : let_in_;
+  const StageCounts counts = stages_.counts();
+  const auto nodes = [this](monitoring::NodeKind kind, size_t count) {
+    options_.metrics->set(MetricId::cluster_nodes, kind, static_cast<double>(count));
+  };
+  nodes(monitoring::NodeKind::encoder, counts.encoders);
+  nodes(monitoring::NodeKind::decoder, counts.decoders);
+  nodes(monitoring::NodeKind::cache, counts.caches);
   if (!options_.sum_reports) return;
   const NodeLoad load = stages_.total_load();
   board_->encoder_requests = load.encoder_requests;

@@ -18,7 +18,9 @@
 #include "actors/load_board.h"
 #include "actors/membership_messages.h"
 #include "actors/messages.h"
+#include "actors/request_list.h"
 #include "actors/stage_table.h"
+#include "monitoring/metrics.h"
 #include "monitoring/trace.h"
 
 namespace cedar::actors {
@@ -35,6 +37,8 @@ struct RouterOptions {
   /// The board's stage figures are sums of the nodes' reports; otherwise the stages write them themselves.
   bool sum_reports = false;
   std::shared_ptr<monitoring::Trace> trace;  // null: none
+  std::shared_ptr<monitoring::Metrics> metrics = monitoring::no_metrics();
+  std::shared_ptr<RequestList> requests = std::make_shared<RequestList>();
 };
 
 class Router final : public RouterActor::extend_with<NodeListener>::base {
@@ -54,6 +58,7 @@ class Router final : public RouterActor::extend_with<NodeListener>::base {
     SubmitRequest message;
     Clock::time_point deadline;
     Clock::time_point arrival;
+    std::shared_ptr<RequestEntry> entry;
   };
   struct Running {
     std::shared_ptr<const GenerateRequest> request;
@@ -105,6 +110,8 @@ class Router final : public RouterActor::extend_with<NodeListener>::base {
   /// The kind of stage that is missing and will not come soon; null: none is.
   const char* missing(Clock::time_point now) const;
   void fail_waiting(const Error& error);
+  /// Ends a request that no stage has worked for.
+  void reject(OnceSink& sink, Error error);
   void announce_queue();
   void publish();
   bool stages_up() const { return stages_.has_encoder() && stages_.has_decoder(); }
@@ -123,6 +130,8 @@ class Router final : public RouterActor::extend_with<NodeListener>::base {
   std::map<std::string, std::pair<uint64_t, EngramCounts>> engram_seen_;
   EngramCounts engram_;  // of all
   bool draining_ = false;
+  Clock::time_point next_tick_;
+  Clock::time_point let_in_;  // when a request was let in, or the first one began to wait
 };
 
 }  // namespace cedar::actors

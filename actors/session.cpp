@@ -20,6 +20,12 @@ HandoffId new_handoff() {
 constexpr std::chrono::milliseconds kLookupTimeout{250};
 constexpr std::chrono::milliseconds kLookupTimeoutPerBlock{1};
 
+using monitoring::MetricId;
+
+double seconds(std::chrono::steady_clock::duration time) {
+  return std::chrono::duration<double>(time).count();
+}
+
 /// Errors that say something about the stage, not about the request: another stage may do better.
 bool stage_is_to_blame(const Error& error) {
   return error.code == Errc::unavailable || error.code == Errc::overloaded ||
@@ -41,6 +47,9 @@ Session::behavior_type Session::make_behavior() {
   if (setup_.trace) {
     setup_.trace->span("phase", "queue", id().value, setup_.arrival, phase_begin_);
   }
+  setup_.metrics->observe(MetricId::phase_seconds, monitoring::Phase::queue,
+                          seconds(phase_begin_ - setup_.arrival));
+  list_stages();
   monitor(setup_.encoder.stage);
   monitor(setup_.decoder.stage);
   set_down_handler([this](caf::down_msg& down) { on_down(down); });
@@ -56,15 +65,15 @@ Session::behavior_type Session::make_behavior() {
       [this](const BlockWritten& message) { on_block_written(message); },
       [this](PullFailed& message) {
         if (message.attempt != attempt_) return;
-        // It may have been the cache that could not be reached; nothing says so, and another try does without. That
-        // happens once, and leaves the request its replacements.
-        const bool counts = cached_blocks_ == 0;
-        if (!counts) use_cache_ = false;
-        replace_encoder(std::move(message.error), counts);
+        // It may have been the cache that could not be reached; nothing says so, and another try does without.
+        if (cached_blocks_ > 0) use_cache_ = false;
+        replace_encoder(std::move(message.error));
       },
       [this](StageFailed& message) { on_stage_failed(std::move(message)); },
       [this](const EndSession& message) {
+        if (phase_ == Phase::done) return;
         if (message.code == Errc::cancelled) {
+          setup_.metrics->add(MetricId::cancellations, label_of(phase_));
           abandon();
           finish(engine::FinishReason::cancelled);
         } else {
@@ -90,8 +99,23 @@ void Session::enter(Phase phase) {
       setup_.trace->span("request", "request", line, setup_.arrival, now, fields);
     }
   }
-  if (phase != phase_) phase_begin_ = now;
+  if (phase != phase_ && phase_ != Phase::done) {
+    setup_.metrics->observe(MetricId::phase_seconds, label_of(phase_), seconds(now - phase_begin_));
+    phase_begin_ = now;
+  }
   phase_ = phase;
+  if (setup_.entry && phase != Phase::done) setup_.entry->enter(label_of(phase), now);
+}
+
+monitoring::Phase Session::label_of(Phase phase) {
+  using Label = monitoring::Phase;
+  static constexpr Label kLabels[] = {Label::reserve, Label::prefill, Label::handover,
+                                      Label::replay,  Label::decode,  Label::reroute};
+  return kLabels[static_cast<size_t>(phase)];
+}
+
+void Session::list_stages() {
+  if (setup_.entry) setup_.entry->set_stages(setup_.encoder.endpoint, setup_.decoder.endpoint);
 }
 
 void Session::on_exit() {
@@ -164,10 +188,16 @@ void Session::look_up() {
           LookupPrefix{keys_->of(0, blocks), remaining()})
       .then(
           [this, attempt = attempt_](PrefixLease& hit) {
-            if (attempt == attempt_ && !looked_up_) return on_hit(std::move(hit));
+            if (attempt == attempt_ && !looked_up_) {
+              setup_.metrics->add(MetricId::cache_questions, hit.blocks > 0
+                                                                 ? monitoring::Lookup::hit
+                                                                 : monitoring::Lookup::miss);
+              return on_hit(std::move(hit));
+            }
             if (hit.blocks > 0) send(setup_.cache.cache, ReleaseLease{hit.lease});
           },
           [this, attempt = attempt_](const caf::error&) {
+            setup_.metrics->add(MetricId::cache_questions, monitoring::Lookup::failed);
             if (attempt == attempt_) on_hit({});
           });
 }
@@ -237,6 +267,7 @@ void Session::on_progress(PrefillProgress progress) {
     const int64_t whole = progress.computed / keys_->block_tokens();
     keep(progress.first_block, whole - progress.first_block, std::move(progress.for_cache));
   }
+  if (setup_.entry) setup_.entry->read(std::min(progress.computed, prompt_tokens()));
   if (resumed()) return;  // the client has heard of its prompt
   if (progress.computed > told_computed_) {
     told_computed_ = progress.computed;
@@ -270,6 +301,7 @@ void Session::on_tokens(TokenBatch batch) {
     for (const engine::TokenEvent& token : batch.tokens) tokens.push_back(token.token.token);
     keys_->append(tokens);
   }
+  if (setup_.entry) setup_.entry->wrote(static_cast<int64_t>(batch.tokens.size()));
   if (!batch.tokens.empty()) setup_.sink->event(TokensEvent{std::move(batch.tokens)});
   if (failed) {
     fail(last.error.value_or(make_error(Errc::internal, "the decoder gave no reason")));
@@ -301,9 +333,9 @@ void Session::on_stage_failed(StageFailed message) {
   }
 }
 
-bool Session::may_replace(const Error& reason, bool counts) {
+bool Session::may_replace(const Error& reason) {
   if (phase_ == Phase::done) return false;  // what comes between the end and the exit
-  if (counts && ++replacements_ > setup_.max_replacements) {
+  if (++replacements_ > setup_.max_replacements) {
     fail(reason);
     return false;
   }
@@ -312,8 +344,9 @@ bool Session::may_replace(const Error& reason, bool counts) {
   return true;
 }
 
-void Session::replace_encoder(Error reason, bool counts) {
-  if (!may_replace(reason, counts)) return;
+void Session::replace_encoder(Error reason) {
+  if (!may_replace(reason)) return;
+  setup_.metrics->add(MetricId::stage_replacements, monitoring::Stage::encoder);
   cancel_at(setup_.encoder.stage);
   ++attempt_.number;
   enter(Phase::rerouting);
@@ -322,6 +355,7 @@ void Session::replace_encoder(Error reason, bool counts) {
           [this, attempt = attempt_](EncoderChoice& choice) {
             if (attempt != attempt_ || phase_ != Phase::rerouting) return;
             setup_.encoder = std::move(choice);
+            list_stages();
             monitor(setup_.encoder.stage);
             enter(Phase::reserving);
             look_up();
@@ -333,6 +367,7 @@ void Session::replace_encoder(Error reason, bool counts) {
 
 void Session::replace_decoder(Error reason) {
   if (!may_replace(reason)) return;
+  setup_.metrics->add(MetricId::stage_replacements, monitoring::Stage::decoder);
   abandon();
   attempt_ = {new_handoff(), 1};
   enter(Phase::rerouting);
@@ -349,6 +384,7 @@ void Session::replace_decoder(Error reason) {
             if (attempt != attempt_ || phase_ != Phase::rerouting) return;
             setup_.encoder = std::move(encoder);
             setup_.decoder = std::move(decoder);
+            list_stages();
             monitor(setup_.encoder.stage);
             monitor(setup_.decoder.stage);
             reserve();
@@ -367,6 +403,7 @@ void Session::finish(engine::FinishReason reason) {
 
 void Session::fail(Error error) {
   if (phase_ == Phase::done) return;
+  setup_.metrics->add(MetricId::failures, error.code);
   abandon();
   enter(Phase::done);
   setup_.sink->fail(std::move(error));

@@ -19,6 +19,8 @@
 
 #include "actors/messages.h"
 #include "actors/prompt_keys.h"
+#include "actors/request_list.h"
+#include "monitoring/metrics.h"
 #include "monitoring/trace.h"
 
 namespace cedar::actors {
@@ -34,6 +36,8 @@ struct SessionSetup {
   CacheChoice cache;
   std::shared_ptr<monitoring::Trace> trace;         // null: none
   std::chrono::steady_clock::time_point arrival{};  // of the request
+  std::shared_ptr<monitoring::Metrics> metrics = monitoring::no_metrics();
+  std::shared_ptr<RequestEntry> entry;  // null: not listed
 };
 
 class Session final : public SessionActor::base {
@@ -68,8 +72,10 @@ class Session final : public SessionActor::base {
   }
   int64_t cached_tokens() const { return keys_ ? cached_blocks_ * keys_->block_tokens() : 0; }
   std::chrono::milliseconds remaining() const;
-  /// Ends the phase that was, in the trace.
+  /// Ends the phase that was, in trace and metrics.
   void enter(Phase phase);
+  static monitoring::Phase label_of(Phase phase);  // not of done
+  void list_stages();
   void reserve();
   void on_no_room(const caf::error& error);
   void look_up();
@@ -85,10 +91,10 @@ class Session final : public SessionActor::base {
   void on_block_written(const BlockWritten& message);
   void keep(int64_t first, int64_t count, Offer blocks);
   void on_stage_failed(StageFailed message);
-  void replace_encoder(Error reason, bool counts = true);
+  void replace_encoder(Error reason);
   void replace_decoder(Error reason);
   /// False, and the request has failed, when too many stages were replaced already.
-  bool may_replace(const Error& reason, bool counts = true);
+  bool may_replace(const Error& reason);
   void finish(engine::FinishReason reason);
   void fail(Error error);
   /// Both stages stop within one step; then the session ends.

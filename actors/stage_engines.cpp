@@ -59,6 +59,7 @@ class DecodeAdapter final : public DecoderEngine {
   int64_t max_handoff_bytes() const override { return engine_->max_handoff_bytes(); }
   bool idle() const override { return engine_->idle(); }
   Result<std::vector<engine::TokenEvent>> step() override { return engine_->step(); }
+  engine::StepStats last_step() const override { return engine_->last_step(); }
   engine::DecodeLoad load() const override { return engine_->load(); }
 
  private:

@@ -57,6 +57,8 @@ class DecoderEngine {
   virtual int64_t max_handoff_bytes() const = 0;
   virtual bool idle() const = 0;
   virtual Result<std::vector<engine::TokenEvent>> step() = 0;
+  /// Of the last step; an engine that cannot tell says zeros.
+  virtual engine::StepStats last_step() const { return {}; }
   virtual engine::DecodeLoad load() const = 0;
 };
 

@@ -171,6 +171,14 @@ KvCacheActor StageTable::choose_cache(uint64_t prefix) const {
   return best != nullptr ? best->actor : KvCacheActor{};
 }
 
+StageCounts StageTable::counts() const {
+  const auto count = [](const auto& entries) {
+    return static_cast<size_t>(std::count_if(entries.begin(), entries.end(),
+                                             [](const auto& entry) { return !entry.draining; }));
+  };
+  return {count(encoders_), count(decoders_), count(caches_)};
+}
+
 NodeLoad StageTable::total_load() const {
   NodeLoad sum;
   for (const EncoderEntry& stage : encoders_) {

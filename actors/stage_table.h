@@ -54,6 +54,10 @@ using DecoderEntry = StageEntry<DecoderStageActor>;
 /// too little in common with anything.
 uint64_t prefix_hash(const std::vector<TokenId>& prompt, int64_t tokens);
 
+struct StageCounts {
+  size_t encoders = 0, decoders = 0, caches = 0;
+};
+
 class StageTable {
  public:
   /// Replaces what was known of a node of this name; promises of a stage whose handle is the same stay. The handles that
@@ -84,6 +88,8 @@ class StageTable {
   /// Of the largest stage that takes new work; zeros when there is none.
   StageCapacity largest_encoder() const { return largest(encoders_); }
   StageCapacity largest_decoder() const { return largest(decoders_); }
+  /// Those that take new work.
+  StageCounts counts() const;
   /// Sums of the last reports.
   NodeLoad total_load() const;
 

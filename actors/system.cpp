@@ -25,8 +25,12 @@ void end_actor(const caf::strong_actor_ptr& actor) {
 }
 
 ActorClient::ActorClient(caf::actor_system& system, RouterActor router,
-                         std::shared_ptr<LoadBoard> board)
-    : system_(system), router_(std::move(router)), board_(std::move(board)) {}
+                         std::shared_ptr<LoadBoard> board,
+                         std::shared_ptr<const RequestList> requests)
+    : system_(system),
+      router_(std::move(router)),
+      board_(std::move(board)),
+      requests_(std::move(requests)) {}
 
 RequestId ActorClient::submit(GenerateRequest request, std::shared_ptr<StreamSink> sink) {
   const RequestId id{next_id_.fetch_add(1)};
@@ -54,10 +58,22 @@ Stats ActorClient::stats() const {
   stats.cache_blocks = board_->cache_blocks;
   stats.cache_bytes = board_->cache_bytes;
   stats.live_actors = static_cast<int64_t>(system_.registry().running());
+  const auto since = board_->stalled_since.load();
+  if (since != std::chrono::steady_clock::time_point{}) {
+    stats.stalled = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::steady_clock::now() - since);
+  }
   return stats;
 }
 
-System::Impl::Impl(const SystemOptions& options) : trace(options.trace) {
+std::vector<RequestInfo> ActorClient::requests() const {
+  return requests_ ? requests_->list() : std::vector<RequestInfo>();
+}
+
+System::Impl::Impl(const SystemOptions& options)
+    : trace(options.trace),
+      metrics(options.metrics),
+      board_metrics(report_board(board, *options.metrics)) {
   auto loopback = transport::make_loopback_transport({}, transport::make_loopback_hub());
   CEDAR_ASSERT(loopback.has_value(), loopback.error().message());
   transport = std::move(*loopback);
@@ -78,7 +94,7 @@ void System::Impl::start_router(const RouterOptions& options,
   stages =
       system->spawn<LocalStages>(stage_options, std::move(spawners),
                                  std::vector<NodeListener>{caf::actor_cast<NodeListener>(actor)});
-  client = std::make_unique<ActorClient>(*system, router, board);
+  client = std::make_unique<ActorClient>(*system, router, board, options.requests);
 }
 
 namespace {
@@ -133,6 +149,7 @@ Result<std::unique_ptr<System>> System::start(std::shared_ptr<const engine::Load
   RouterOptions router;
   router.max_queued = options.max_queued;
   router.trace = options.trace;
+  router.metrics = options.metrics;
   LocalStagesOptions stages;
   stages.encoder = engines.encoder_capacity;
   stages.decoder = engines.decoder_capacity;
@@ -140,8 +157,8 @@ Result<std::unique_ptr<System>> System::start(std::shared_ptr<const engine::Load
       detached_stages(std::move(engines.encoder), std::move(engines.decoder), *impl);
   if (options.cache.bytes > 0) {
     stages.fingerprint = kv_fingerprint(*model, options.engine);
-    spawners.cache =
-        cache_spawner(options.cache, model->layout.block_bytes, impl->plane, impl->board);
+    spawners.cache = cache_spawner(options.cache, model->layout.block_bytes, impl->plane,
+                                   impl->board, options.metrics);
   }
   impl->start_router(router, stages, std::move(spawners));
   return std::make_unique<System>(std::move(impl));

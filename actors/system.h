@@ -9,10 +9,8 @@
 #include "core/result.h"
 #include "engine/loaded_model.h"
 #include "engine/options.h"
-
-namespace cedar::monitoring {
-class Trace;
-}
+#include "monitoring/metrics.h"
+#include "monitoring/trace.h"
 
 namespace cedar::actors {
 
@@ -24,6 +22,7 @@ struct SystemOptions {
   std::chrono::milliseconds index_timeout{2000};  // of a scan by indexers; in a cluster
   CacheOptions cache;
   std::shared_ptr<monitoring::Trace> trace;  // null: none
+  std::shared_ptr<monitoring::Metrics> metrics = monitoring::no_metrics();
 };
 
 class System {

@@ -9,11 +9,13 @@
 #include <memory>
 #include <utility>
 
+#include "actors/board_metrics.h"
 #include "actors/data_plane.h"
 #include "actors/export_memory.h"
 #include "actors/load_board.h"
 #include "actors/local_engines.h"
 #include "actors/local_stages.h"
+#include "actors/request_list.h"
 #include "actors/router.h"
 #include "actors/stage_engines.h"
 #include "actors/system.h"
@@ -23,15 +25,18 @@ namespace cedar::actors {
 
 class ActorClient final : public Client {
  public:
-  ActorClient(caf::actor_system& system, RouterActor router, std::shared_ptr<LoadBoard> board);
+  ActorClient(caf::actor_system& system, RouterActor router, std::shared_ptr<LoadBoard> board,
+              std::shared_ptr<const RequestList> requests = nullptr);
   RequestId submit(GenerateRequest request, std::shared_ptr<StreamSink> sink) override;
   void cancel(RequestId id) override;
   Stats stats() const override;
+  std::vector<RequestInfo> requests() const override;
 
  private:
   caf::actor_system& system_;
   RouterActor router_;
   std::shared_ptr<LoadBoard> board_;
+  std::shared_ptr<const RequestList> requests_;
   std::atomic<uint64_t> next_id_{1};
 };
 
@@ -45,6 +50,8 @@ struct System::Impl {
   std::unique_ptr<caf::actor_system> system;
   std::shared_ptr<LoadBoard> board = std::make_shared<LoadBoard>();
   std::shared_ptr<monitoring::Trace> trace;  // null: none
+  std::shared_ptr<monitoring::Metrics> metrics;
+  std::shared_ptr<void> board_metrics;
   RouterActor router;
   LocalStagesActor stages;
   std::unique_ptr<ActorClient> client;
@@ -59,7 +66,7 @@ struct System::Impl {
 inline StageSpawners detached_stages(EncoderEngineFactory encoder, DecoderEngineFactory decoder,
                                      const System::Impl& system) {
   return detached_stages(std::move(encoder), std::move(decoder), system.plane, system.memory,
-                         system.board, system.trace);
+                         system.board, system.trace, system.metrics);
 }
 
 /// An exit message that overtakes whatever waits in the mailbox. Null: nothing happens.

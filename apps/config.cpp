@@ -12,6 +12,7 @@
 #include "config/cluster_config.h"
 #include "config/serve_config.h"
 #include "core/text_file.h"
+#include "monitoring/describe_metrics.h"
 
 namespace cedar::apps {
 namespace {
@@ -20,6 +21,7 @@ constexpr const char* kUsage =
     "usage: cedar config check FILE\n"
     "       cedar config show FILE NODE\n"
     "       cedar config describe\n"
+    "       cedar config metrics\n"
     "\n"
     "check     reads a file for `cedar node` or `cedar serve` and says what is wrong with it, for "
     "`cedar serve`\n"
@@ -27,7 +29,8 @@ constexpr const char* kUsage =
     "is, "
     "1 otherwise\n"
     "show      what holds for a node of a cluster, defaults filled in, as TOML\n"
-    "describe  every setting with its default and what is allowed, as Markdown (docs/config.md)\n";
+    "describe  every setting with its default and what is allowed, as Markdown (docs/config.md)\n"
+    "metrics   everything that is counted, as Markdown (docs/metrics.md)\n";
 
 int complain(const Error& error) {
   std::fprintf(stderr, "cedar config: %s\n", error.context.c_str());
@@ -110,6 +113,10 @@ int run_config(int argc, char** argv) {
   if (what == "describe" && argc == 2) {
     std::fputs(config::describe_serve_config().c_str(), stdout);
     std::fputs(config::describe_cluster_config().c_str(), stdout);
+    return 0;
+  }
+  if (what == "metrics" && argc == 2) {
+    std::fputs(monitoring::describe_metrics().c_str(), stdout);
     return 0;
   }
   if (what == "check" && argc == 3 && !help) return check(argv[2]);

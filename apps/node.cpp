@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -21,6 +22,7 @@
 #include "config/cluster_config.h"
 #include "core/log.h"
 #include "gateway/gateway.h"
+#include "gateway/node_page.h"
 #include "monitoring/metrics.h"
 #include "monitoring/trace.h"
 
@@ -101,6 +103,29 @@ int loading_failed(const Error& error, StopSignals& signals) {
   return 0;
 }
 
+/// Where `metrics` says; null: nowhere. `running` is null while the node loads.
+Result<std::unique_ptr<gateway::NodePage>> start_page(
+    const config::NodeSettings& node, const std::atomic<const actors::ClusterNode*>& running,
+    const std::shared_ptr<monitoring::Metrics>& metrics) {
+  if (node.metrics.empty()) return std::unique_ptr<gateway::NodePage>();
+  CEDAR_TRY(const config::HostPort address, config::parse_host_port(node.metrics));
+  gateway::NodePageOptions options;
+  options.host = address.host;
+  options.port = address.port;
+  gateway::NodePageSources sources;
+  sources.ready = [&running] {
+    const actors::ClusterNode* const self = running;
+    return self != nullptr && self->ready();
+  };
+  sources.metrics = [metrics] { return metrics->scrape(); };
+  auto page = gateway::NodePage::start(options, std::move(sources));
+  if (page) {
+    log::info("node", "serves /metrics, /livez and /ready",
+              {{"host", address.host}, {"port", int64_t{(*page)->port()}}});
+  }
+  return page;
+}
+
 int run(const config::ClusterConfig& config, const config::NodeSettings& node,
         const std::string& trace_file) {
   const config::ServeConfig serve = config.serve_config(node);
@@ -119,6 +144,13 @@ int run(const config::ClusterConfig& config, const config::NodeSettings& node,
     fail(gateway_settings.error().context);
     return 2;
   }
+  const auto metrics = std::make_shared<monitoring::Metrics>(monitoring::MetricsOptions{
+      metric_roles(*options, node), serve.http.metrics_aliases == "vllm", ""});
+  options->system.metrics = metrics;
+  // Before the model, too: a node that loads is alive.
+  std::atomic<const actors::ClusterNode*> running{nullptr};
+  auto page = start_page(node, running, metrics);
+  if (!page) return fail(page.error().message());
   const std::string directory =
       node.model_directory.empty() ? demo_model_directory() : node.model_directory;
 
@@ -158,7 +190,7 @@ int run(const config::ClusterConfig& config, const config::NodeSettings& node,
     if (!loaded) return loading_failed(loaded.error(), signals);
     engram = std::move(*loaded);
     options->services.push_back(
-        actors::engram_service(engram.tables, {options->system.engine.threads}));
+        actors::engram_service(engram.tables, {options->system.engine.threads, metrics}));
   }
   identify_model(*options, files.text,
                  files.model ? &files.model->checkpoint : engram.checkpoint.get());
@@ -175,16 +207,20 @@ int run(const config::ClusterConfig& config, const config::NodeSettings& node,
   options->on_event = [&watch](Event event, const std::string& who, const Error& error) {
     watch.on_event(event, who, error);
   };
-  // In this order, so that sinks, clients and counters outlive those who use them.
-  monitoring::Metrics metrics;
+  // In this order, so that sinks and clients outlive those who use them.
   std::unique_ptr<gateway::Gateway> gateway;
   auto started = actors::ClusterNode::start(files.model, *options);
   if (!started) return fail(started.error().message());
   const std::unique_ptr<actors::ClusterNode> self = std::move(*started);
+  running = self.get();
   if (is_gateway) {
     const gateway::ModelCard card = served_model(serve, files.text, directory);
-    auto http = gateway::Gateway::start(*gateway_settings, card, self->client(), metrics);
-    if (!http) return fail(http.error().message());
+    metrics->name_model(card.name);
+    auto http = gateway::Gateway::start(*gateway_settings, card, self->client(), *metrics);
+    if (!http) {
+      page->reset();  // it asks the node
+      return fail(http.error().message());
+    }
     gateway = std::move(*http);
     const char* scheme = serve.http.tls_certificate.empty() ? "http" : "https";
     std::printf("cedar node %s serves %s on %s://%s:%u (nodes register at %s)\n", node.name.c_str(),
@@ -207,6 +243,7 @@ int run(const config::ClusterConfig& config, const config::NodeSettings& node,
   if (gateway) gateway->begin_stop(grace);
   self->drain(grace);
   if (gateway) gateway->finish_stop(Milliseconds(1000));
+  page->reset();
   self->close();
   if (trace) trace->finish();
   log::info("node", "stopped");

@@ -169,6 +169,25 @@ Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& c,
   return options;
 }
 
+monitoring::RoleSet metric_roles(const actors::ClusterNodeOptions& options,
+                                 const config::NodeSettings& node) {
+  using monitoring::Role;
+  monitoring::RoleSet roles{Role::process};
+  const bool has_stages = options.encoder || options.decoder;
+  if (options.door) roles.add(Role::gateway);
+  if (options.encoder) roles.add(Role::encoder);
+  if (options.decoder) roles.add(Role::decoder);
+  if (options.cache) roles.add(Role::cache);
+  if (!node.data.empty()) roles.add(Role::data_plane);
+  if (has_stages && options.engram) roles.add(Role::engram_client);
+  if (has_stages && options.system.engine.index_service_min_tokens > 0) {
+    roles.add(Role::index_client);
+  }
+  if (node.has("engram")) roles.add(Role::engram);
+  if (node.has("indexer")) roles.add(Role::indexer);
+  return roles;
+}
+
 namespace {
 
 model::KvLayout layout_of(const ModelText& text) {

@@ -5,12 +5,17 @@
 #include "apps/model_setup.h"
 #include "config/cluster_config.h"
 #include "core/result.h"
+#include "monitoring/metric_table.h"
 
 namespace cedar::apps {
 
 /// Everything but the model's digests. Errors: invalid_config for a secret file that cannot be read.
 Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& config,
                                                 const config::NodeSettings& node);
+
+/// What the node counts.
+monitoring::RoleSet metric_roles(const actors::ClusterNodeOptions& options,
+                                 const config::NodeSettings& node);
 
 /// Whether every pipeline ends where the model's encoder does. Errors: invalid_config naming node and layers, and those of
 /// a model that cannot be read.

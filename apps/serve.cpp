@@ -137,11 +137,16 @@ int serve(const config::ServeConfig& c, const std::string& trace_file) {
   const gateway::ModelCard card = served_model(c, files->text, directory);
 
   // In this order, so that sinks, clients and counters outlive those who use them.
-  monitoring::Metrics metrics;
+  const auto metrics = std::make_shared<monitoring::Metrics>(monitoring::MetricsOptions{
+      {monitoring::Role::process, monitoring::Role::gateway, monitoring::Role::encoder,
+       monitoring::Role::decoder, monitoring::Role::cache},
+      c.http.metrics_aliases == "vllm",
+      card.name});
   std::unique_ptr<gateway::Gateway> gateway;
   actors::SystemOptions options = system_options(c, *device, threads);
   options.engine.constraints = make_constraints(files->text);
   options.cache.identity = cache_identity(files->text);
+  options.metrics = metrics;
   if (!trace_file.empty()) {
     auto trace = monitoring::Trace::open({trace_file, "cedar serve", 1});
     if (!trace) return fail(trace.error().message());
@@ -149,7 +154,7 @@ int serve(const config::ServeConfig& c, const std::string& trace_file) {
   }
   auto system = actors::System::start(files->model, options);
   if (!system) return fail(system.error().message());
-  auto started = gateway::Gateway::start(*access, card, (*system)->client(), metrics);
+  auto started = gateway::Gateway::start(*access, card, (*system)->client(), *metrics);
   if (!started) return fail(started.error().message());
   gateway = std::move(*started);
 

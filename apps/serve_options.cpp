@@ -65,6 +65,8 @@ Result<gateway::GatewayOptions> gateway_options(const config::ServeConfig& c) {
   CEDAR_CHECK_OK(check_hosts(c.http.allowed_hosts));
   http.allowed_hosts = c.http.allowed_hosts;
   http.metrics_need_key = c.http.metrics == "key";
+  http.debug_requests = c.http.debug_requests;
+  http.ready_stall = Milliseconds(c.http.ready_stall_ms);
   CEDAR_TRY(options.keys, read_api_keys(c.keys));
   gateway::StreamOptions& stream = options.stream;
   stream.max_message_bytes = c.http.max_body_bytes;

@@ -128,6 +128,9 @@ class ClusterChecker : public SettingsChecker {
       complain("device", "must be cpu, cuda or cuda:N, got " + toml_string(node.device));
     }
     check_index_service(node);
+    if (!node.metrics.empty() && !parse_host_port(node.metrics)) {
+      complain("metrics", "must be host:port, got " + toml_string(node.metrics));
+    }
     if (node.has("gateway")) {
       check_address(node, "control", node.control, false);
       if (node.http_port != 0) {

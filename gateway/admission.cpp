@@ -106,7 +106,8 @@ bool needs_key(Endpoint endpoint, const GatewayContext& context) {
   if (!context.keys.required()) return false;
   switch (endpoint) {
     case Endpoint::models:
-    case Endpoint::model: return true;
+    case Endpoint::model:
+    case Endpoint::debug_requests: return true;
     case Endpoint::metrics: return context.options.http.metrics_need_key;
     default: return is_work(endpoint);
   }

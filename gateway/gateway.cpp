@@ -9,6 +9,7 @@
 
 #include "gateway/context.h"
 #include "gateway/detached_answers.h"
+#include "gateway/handlers.h"
 #include "gateway/listener.h"
 #include "gateway/stream_registry.h"
 #include "gateway/stream_response.h"
@@ -55,6 +56,7 @@ struct Gateway::Impl {
   std::shared_ptr<Listener> listener;
   asio::executor_work_guard<asio::io_context::executor_type> work;
   std::vector<std::thread> threads;
+  std::shared_ptr<void> reports;  // of what the client knows, at every scrape
   bool stopped = false;
 };
 
@@ -68,6 +70,8 @@ Result<std::unique_ptr<Gateway>> Gateway::start(const GatewayOptions& options,
   }
   impl->listener = std::make_shared<Listener>(*impl->context);
   CEDAR_CHECK_OK(impl->listener->open(options.http.host, options.http.port));
+  impl->reports = metrics.collect(
+      [context = impl->context.get()](monitoring::Metrics& to) { report_stats(*context, to); });
   impl->listener->run();
   for (int i = 0; i < options.http.io_threads; ++i) {
     impl->threads.emplace_back([context = impl->context.get()] { context->io.run(); });
@@ -114,6 +118,7 @@ void Gateway::finish_stop(std::chrono::milliseconds limit) {
   impl_->work.reset();
   impl_->context->io.stop();
   for (std::thread& thread : impl_->threads) thread.join();
+  impl_->reports.reset();
 }
 
 }  // namespace cedar::gateway

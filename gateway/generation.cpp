@@ -9,6 +9,16 @@
 
 namespace cedar::gateway {
 
+using monitoring::MetricId;
+
+namespace {
+
+double seconds(std::chrono::steady_clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+}  // namespace
+
 /// Receives the events of one choice on the actors' threads.
 class Generation::Sink final : public actors::StreamSink {
  public:
@@ -106,6 +116,9 @@ void Generation::handle(size_t index, actors::StreamEvent& event) {
     on_tokens(index, tokens->tokens);
   } else if (auto* finished = std::get_if<actors::FinishedEvent>(&event)) {
     on_finished(index, *finished);
+  } else if (const auto* read = std::get_if<actors::PromptReadEvent>(&event);
+             read != nullptr && index == 0) {
+    on_prompt_read(*read);
   } else if (!observer_ || index != 0) {
     return;  // the choices share one prompt: the first one's progress stands for all
   } else if (auto* queued = std::get_if<actors::QueuedEvent>(&event)) {
@@ -113,12 +126,24 @@ void Generation::handle(size_t index, actors::StreamEvent& event) {
     observer_->on_queued(queued->position);
   } else if (auto* prefill = std::get_if<actors::PrefillEvent>(&event)) {
     observer_->on_prefill(prefill->computed, prefill->total);
-  } else if (auto* read = std::get_if<actors::PromptReadEvent>(&event)) {
-    prompt_usage_.cached_tokens = read->cached_tokens;
-    if (!std::exchange(prompt_read_, true)) observer_->on_prompt_read(usage());
   } else if (std::holds_alternative<actors::ReplayEvent>(event)) {
     observer_->on_replay();
   }
+}
+
+void Generation::on_prompt_read(const actors::PromptReadEvent& event) {
+  prompt_usage_.cached_tokens = event.cached_tokens;
+  if (std::exchange(prompt_read_, true)) return;
+  if (event.cached_tokens > 0) {
+    using monitoring::Tier;
+    monitoring::Metrics& metrics = context_.metrics;
+    const int64_t in_memory = event.cached_tokens - event.disk_tokens;
+    metrics.add(MetricId::cached_prompt_tokens, Tier::memory, static_cast<double>(in_memory));
+    metrics.add(MetricId::cached_prompt_tokens, Tier::disk, static_cast<double>(event.disk_tokens));
+    metrics.add(MetricId::replayed_prompt_tokens, static_cast<double>(event.replayed_tokens));
+    metrics.add(MetricId::prefix_resumes, event.resume);
+  }
+  if (observer_) observer_->on_prompt_read(usage());
 }
 
 void Generation::on_tokens(size_t index, const std::vector<engine::TokenEvent>& tokens) {
@@ -175,8 +200,11 @@ void Generation::finish() {
                            : incomplete_ ? EndStatus::incomplete
                                          : EndStatus::completed;
   const Usage total = usage();
-  context_.metrics.count_response(static_cast<monitoring::Outcome>(status), total.prompt_tokens,
-                                  total.completion_tokens);
+  monitoring::Metrics& metrics = context_.metrics;
+  metrics.add(MetricId::responses, static_cast<monitoring::Outcome>(status));
+  metrics.add(MetricId::prompt_tokens, static_cast<double>(total.prompt_tokens));
+  metrics.add(MetricId::completion_tokens, static_cast<double>(total.completion_tokens));
+  metrics.observe(MetricId::response_seconds, seconds(Clock::now() - begin_));
   use_.release();  // before the client has the answer and sends more
   if (const auto observer = std::move(observer_)) observer->on_end(status, total, error_);
   observer_.reset();
@@ -209,13 +237,11 @@ Usage Generation::usage() const {
 
 void Generation::measure(size_t tokens) {
   const auto now = Clock::now();
-  const auto seconds = [](auto duration) {
-    return std::chrono::duration<double>(duration).count();
-  };
   if (last_token_ == Clock::time_point{}) {
-    context_.metrics.observe_first_token(seconds(now - begin_));
+    context_.metrics.observe(MetricId::time_to_first_token, seconds(now - begin_));
   } else if (tokens > 0) {
-    context_.metrics.observe_inter_token(seconds(now - last_token_) / static_cast<double>(tokens));
+    context_.metrics.observe(MetricId::inter_token,
+                             seconds(now - last_token_) / static_cast<double>(tokens));
   }
   last_token_ = now;
 }

@@ -86,6 +86,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void post(size_t choice, actors::StreamEvent&& event);
   void drain();
   void handle(size_t choice, actors::StreamEvent& event);
+  void on_prompt_read(const actors::PromptReadEvent& event);
   void on_tokens(size_t index, const std::vector<engine::TokenEvent>& tokens);
   void end_text(size_t index, model::OutputEnd end);
   void on_finished(size_t index, const actors::FinishedEvent& event);

@@ -41,22 +41,32 @@ std::string status_json(bool ok) {
   return ok ? R"({"status":"ok"})" : R"({"status":"unavailable"})";
 }
 
-monitoring::PipelineGauges gauges_of(const actors::Stats& stats) {
-  monitoring::PipelineGauges gauges;
-  gauges.queued_requests = stats.queued;
-  gauges.running_requests = stats.running;
-  gauges.live_actors = stats.live_actors;
-  gauges.encoder_requests = stats.encoder_requests;
-  gauges.encoder_queued_tokens = stats.encoder_queued_tokens;
-  gauges.encoder_free_blocks = stats.encoder_free_blocks;
-  gauges.decoder_sequences = stats.decoder_sequences;
-  gauges.decoder_free_blocks = stats.decoder_free_blocks;
-  gauges.decoder_total_blocks = stats.decoder_total_blocks;
-  gauges.engram_rows = {stats.engram.hits, stats.engram.ahead, stats.engram.late,
-                        stats.engram.misses};
-  gauges.engram_failed_fetches = stats.engram.failed_fetches;
-  gauges.ready = stats.ready;
-  return gauges;
+/// Whether a balancer should send requests here: there are stages, and the queue moves.
+bool is_ready(const actors::Stats& stats, const GatewayContext& context) {
+  const auto limit = context.options.http.ready_stall;
+  const bool stalled = limit.count() > 0 && stats.stalled >= limit;
+  return stats.ready && !stalled && !context.stopping;
+}
+
+/// No text of a prompt or an answer, and no key.
+std::string requests_json(const std::vector<actors::RequestInfo>& requests) {
+  std::string text = R"({"requests":[)";
+  const auto number = [&text](const char* name, int64_t value) {
+    text.append(",\"").append(name).append("\":").append(std::to_string(value));
+  };
+  for (const actors::RequestInfo& one : requests) {
+    if (text.back() != '[') text += ',';
+    text += R"({"id":)" + std::to_string(one.id.value);
+    text.append(R"(,"phase":")").append(one.phase).append("\"");
+    number("age_ms", one.age.count());
+    number("in_phase_ms", one.in_phase.count());
+    number("prompt_tokens", one.prompt_tokens);
+    number("read_tokens", one.read_tokens);
+    number("written_tokens", one.written_tokens);
+    text += R"(,"encoder":)" + (one.encoder.empty() ? "null" : json_string(one.encoder));
+    text += R"(,"decoder":)" + (one.decoder.empty() ? "null" : json_string(one.decoder)) + '}';
+  }
+  return text + "]}";
 }
 
 }  // namespace
@@ -103,6 +113,37 @@ HttpResponse detokenize(std::string_view body, const ModelCard& card) {
   return response;
 }
 
+void report_stats(const GatewayContext& context, monitoring::Metrics& metrics) {
+  const actors::Stats stats = context.client.stats();
+  using enum monitoring::MetricId;
+  const auto set = [&](monitoring::MetricId id, int64_t value) {
+    metrics.set(id, static_cast<double>(value));
+  };
+  set(monitoring::MetricId::ready, is_ready(stats, context) ? 1 : 0);
+  metrics.set(queue_stalled, std::chrono::duration<double>(stats.stalled).count());
+  set(queued_requests, stats.queued);
+  set(running_requests, stats.running);
+  set(live_actors, stats.live_actors);
+  set(cluster_encoder_requests, stats.encoder_requests);
+  set(cluster_encoder_queued_tokens, stats.encoder_queued_tokens);
+  set(cluster_encoder_free_blocks, stats.encoder_free_blocks);
+  set(cluster_decoder_sequences, stats.decoder_sequences);
+  set(cluster_decoder_free_blocks, stats.decoder_free_blocks);
+  set(cluster_decoder_blocks, stats.decoder_total_blocks);
+  using Found = monitoring::EngramFound;
+  const std::pair<Found, int64_t> rows[] = {{Found::cache, stats.engram.hits},
+                                            {Found::ahead, stats.engram.ahead},
+                                            {Found::late, stats.engram.late},
+                                            {Found::missed, stats.engram.misses}};
+  for (const auto& [found, count] : rows) {
+    metrics.raise(cluster_engram_rows, found, static_cast<double>(count));
+  }
+  metrics.raise(cluster_engram_failed, static_cast<double>(stats.engram.failed_fetches));
+  const auto total = static_cast<double>(stats.decoder_total_blocks);
+  metrics.set(cluster_decoder_used,
+              total > 0 ? 1 - static_cast<double>(stats.decoder_free_blocks) / total : 0);
+}
+
 HttpResponse answer_get(const Route& route, GatewayContext& context) {
   HttpResponse response;
   const actors::Stats stats = context.client.stats();
@@ -121,13 +162,19 @@ HttpResponse answer_get(const Route& route, GatewayContext& context) {
       if (!stats.ready && !context.stopping) response.status = 503;
       break;
     case Endpoint::ready:
-      response.body = status_json(stats.ready && !context.stopping);
-      if (!stats.ready || context.stopping) response.status = 503;
+      response.body = status_json(is_ready(stats, context));
+      if (!is_ready(stats, context)) response.status = 503;
       break;
     case Endpoint::version: response.body = R"({"version":")" CEDAR_VERSION R"("})"; break;
     case Endpoint::metrics:
       response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-      response.body = context.metrics.scrape(gauges_of(stats));
+      response.body = context.metrics.scrape();
+      break;
+    case Endpoint::debug_requests:
+      if (!context.options.http.debug_requests) {
+        return error_response(http_error(404, "no such path"));
+      }
+      response.body = requests_json(context.client.requests());
       break;
     case Endpoint::wrong_method:
       response =

@@ -20,6 +20,9 @@ Result<PreparedRequest> read_generate_json(ApiKind kind, Json body, const ModelC
 HttpResponse tokenize(std::string_view body, const ModelCard& card);
 HttpResponse detokenize(std::string_view body, const ModelCard& card);
 
+/// What the actors say of themselves and of the nodes they know, and whether the gateway is ready.
+void report_stats(const GatewayContext& context, monitoring::Metrics& metrics);
+
 /// The endpoints without a body.
 HttpResponse answer_get(const Route& route, GatewayContext& context);
 

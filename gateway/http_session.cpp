@@ -36,12 +36,12 @@ HttpSession::HttpSession(GatewayContext& context, AnyStream stream)
               static_cast<size_t>(context.options.http.max_body_bytes)),
       answer_lease_(context.answers),
       body_lease_(context.bodies) {
-  context_.metrics.connection_opened();
+  context_.metrics.add(monitoring::MetricId::connections);
 }
 
 HttpSession::~HttpSession() {
   context_.connections.remove(this);
-  context_.metrics.connection_closed();
+  context_.metrics.add(monitoring::MetricId::connections, -1);
 }
 
 void HttpSession::run() {
@@ -361,7 +361,7 @@ void HttpSession::send(std::string_view bytes) {
   const auto unsent = static_cast<int64_t>(out_.size() + in_flight_.size());
   // A whole answer may be longer than the bound; what must not pile up is a stream nobody reads.
   if (!answer_complete_ && unsent > context_.options.http.max_unsent_bytes) {
-    context_.metrics.count_slow_reader();
+    context_.metrics.add(monitoring::MetricId::slow_readers);
     return client_gone();
   }
   if (!writing_) write_next();
@@ -445,7 +445,7 @@ void HttpSession::arm_writing() {
     if (error || !self->writing_ || self->state_ == State::closed) return;
     if (self->write_timer_.expiry() > asio::steady_timer::clock_type::now()) return;
     if (self->write_progress_.made(socket)) return self->arm_writing();
-    self->context_.metrics.count_slow_reader();
+    self->context_.metrics.add(monitoring::MetricId::slow_readers);
     self->client_gone();
   });
 }

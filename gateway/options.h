@@ -45,6 +45,8 @@ struct HttpOptions {
   // Names of this server besides localhost, or "*"; they matter on loopback without API keys.
   std::vector<std::string> allowed_hosts;
   bool metrics_need_key = false;
+  bool debug_requests = false;
+  std::chrono::milliseconds ready_stall{60000};  // 0: never
 };
 
 struct StreamOptions {

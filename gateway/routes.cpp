@@ -28,6 +28,7 @@ constexpr Row kRows[] = {
     {"GET", "/readyz", Endpoint::ready, monitoring::Route::probes},
     {"GET", "/version", Endpoint::version, monitoring::Route::probes},
     {"GET", "/metrics", Endpoint::metrics, monitoring::Route::metrics},
+    {"GET", "/debug/requests", Endpoint::debug_requests, monitoring::Route::debug},
     {"GET", "/", Endpoint::page, monitoring::Route::page},
     {"GET", "/v1/stream", Endpoint::stream, monitoring::Route::stream},
 };

@@ -21,6 +21,7 @@ enum class Endpoint : uint8_t {
   ready,
   version,
   metrics,
+  debug_requests,
   page,
   stream,  // WebSocket
   unknown,

@@ -305,8 +305,6 @@ void StreamResponse::close_text(int64_t index) {
 void StreamResponse::on_choice_end(int64_t index, std::string_view finish_reason) {
   close_text(index);
   add("response.choice.done", index_field(index) + text_field("finish_reason", finish_reason));
-  // The last tokens may have no text: the end of the answer, the rest of a tool call.
-  pending_.back().tokens = std::exchange(choices_[static_cast<size_t>(index)].tokens, {});
 }
 
 void StreamResponse::on_end(EndStatus status, const Usage& usage,
@@ -354,7 +352,7 @@ void StreamResponse::on_batch_end() {
   if (ended_ || !(lagging || coalesces())) flush();
   const bool too_much = limited_ && held_bytes_ > context_.options.stream.replay_max_bytes;
   if (!too_much || ended_ || std::exchange(too_slow_, true)) return;
-  context_.metrics.count_slow_reader();
+  context_.metrics.add(monitoring::MetricId::slow_readers);
   stop_generation();
 }
 

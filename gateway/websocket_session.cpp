@@ -37,12 +37,12 @@ WebSocketSession::WebSocketSession(GatewayContext& context, AnyStream stream,
       tick_timer_(ws_.get_executor()),
       write_timer_(ws_.get_executor()),
       ping_interval_(context.options.stream.ping_interval) {
-  context_.metrics.connection_opened();
+  context_.metrics.add(monitoring::MetricId::connections);
 }
 
 WebSocketSession::~WebSocketSession() {
   context_.connections.remove(this);
-  context_.metrics.connection_closed();
+  context_.metrics.add(monitoring::MetricId::connections, -1);
 }
 
 void WebSocketSession::run(UpgradeRequest request) {
@@ -170,7 +170,7 @@ void WebSocketSession::push(std::string frame) {
   const int64_t unsent = unsent_bytes();
   if (unsent > context_.options.stream.merge_unsent_bytes) lagged_ = true;
   if (unsent > context_.options.stream.max_unsent_bytes) {
-    context_.metrics.count_slow_reader();
+    context_.metrics.add(monitoring::MetricId::slow_readers);
     return close(CloseCode::slow_reader, "reader too slow");
   }
   if (!writing_) write_next();
@@ -195,7 +195,7 @@ void WebSocketSession::arm_writing() {
     if (error || self->dropped_) return;
     if (self->write_timer_.expiry() > asio::steady_timer::clock_type::now()) return;
     if (self->write_progress_.made(socket)) return self->arm_writing();
-    self->context_.metrics.count_slow_reader();
+    self->context_.metrics.add(monitoring::MetricId::slow_readers);
     self->drop(false);
   });
 }

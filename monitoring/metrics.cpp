@@ -8,128 +8,173 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <list>
+#include <mutex>
 #include <utility>
+#include <vector>
 
-#include "monitoring/metric_table.h"
+#include "monitoring/metric_aliases.h"
+#include "monitoring/process_usage.h"
 
 namespace cedar::monitoring {
 namespace {
 
-constexpr std::array<const char*, 9> kRoutes = {
-    "chat", "completions", "stream", "models", "tokens", "probes", "metrics", "page", "unknown"};
-constexpr std::array<const char*, 4> kEngramFound = {"cache", "ahead", "late", "missed"};
-constexpr std::array<const char*, 4> kOutcomes = {"completed", "incomplete", "cancelled", "failed"};
-
-prometheus::Histogram::BucketBoundaries latency_buckets() {
-  return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120};
+/// The labels of series `at` of a row; the last label changes fastest.
+prometheus::Labels labels_of(const MetricRow& row, size_t at) {
+  prometheus::Labels labels;
+  for (auto label = row.labels.rbegin(); label != row.labels.rend(); ++label) {
+    if (label->name.empty()) continue;
+    labels[std::string(label->name)] = std::string(label->values[at % label->values.size()]);
+    at /= label->values.size();
+  }
+  return labels;
 }
 
-class Builder {
- private:
-  template <class Family>
-  auto& configure(Family family, MetricId id) {
-    const MetricRow& row = metric_row(id);
-    return family.Name(std::string(row.name)).Help(std::string(row.help)).Register(registry_);
-  }
-
+/// The series of one row; none when it is not exported.
+template <class Metric>
+class Series {
  public:
-  explicit Builder(prometheus::Registry& registry) : registry_(registry) {}
+  using Add = std::function<Metric&(const prometheus::Labels&)>;
 
-  prometheus::Family<prometheus::Counter>& counters(MetricId id) {
-    return configure(prometheus::BuildCounter(), id);
+  void open(const MetricRow& row, Add add) {
+    row_ = &row;
+    add_ = std::move(add);
+    metrics_ = std::vector<std::atomic<Metric*>>(row.series());
+    for (size_t at = 0; at < metrics_.size() && !row.sparse; ++at) find(at);
   }
-  prometheus::Counter& counter(MetricId id) { return counters(id).Add({}); }
-  prometheus::Gauge& gauge(MetricId id) { return configure(prometheus::BuildGauge(), id).Add({}); }
-  prometheus::Histogram& histogram(MetricId id) {
-    return configure(prometheus::BuildHistogram(), id).Add({}, latency_buckets());
+  /// Null: not exported. What lies beyond the table counts as the last one.
+  Metric* find(size_t at) {
+    if (metrics_.empty()) return nullptr;
+    at = std::min(at, metrics_.size() - 1);
+    Metric* known = metrics_[at].load(std::memory_order_acquire);
+    if (known == nullptr) {
+      // A family gives the same object to everybody who asks for the same labels.
+      known = &add_(labels_of(*row_, at));
+      metrics_[at].store(known, std::memory_order_release);
+    }
+    return known;
   }
 
  private:
-  prometheus::Registry& registry_;
+  const MetricRow* row_ = nullptr;
+  Add add_;
+  std::vector<std::atomic<Metric*>> metrics_;
 };
 
-double as_double(int64_t value) { return static_cast<double>(value); }
+template <class Metric>
+using Table = std::array<Series<Metric>, static_cast<size_t>(MetricId::count)>;
 
-/// A counter that is kept elsewhere; never backwards.
-void raise_to(prometheus::Counter& counter, int64_t value) {
-  counter.Increment(std::max(0.0, as_double(value) - counter.Value()));
+template <class Builder>
+auto& family_of(Builder builder, const MetricRow& row, prometheus::Registry& registry) {
+  return builder.Name(std::string(row.name)).Help(std::string(row.help)).Register(registry);
 }
 
 }  // namespace
 
 struct Metrics::Impl {
+  MetricsOptions options;
   prometheus::Registry registry;
-  Builder build{registry};
-  prometheus::Family<prometheus::Counter>& http = build.counters(MetricId::http_requests);
-  std::array<prometheus::Counter*, 4> outcomes{};
-  prometheus::Counter& prompt_tokens = build.counter(MetricId::prompt_tokens);
-  prometheus::Counter& completion_tokens = build.counter(MetricId::completion_tokens);
-  prometheus::Histogram& first_token = build.histogram(MetricId::time_to_first_token);
-  prometheus::Histogram& inter_token = build.histogram(MetricId::inter_token);
-  prometheus::Gauge& connections = build.gauge(MetricId::connections);
-  prometheus::Counter& slow_readers = build.counter(MetricId::slow_readers);
-  prometheus::Gauge& queued = build.gauge(MetricId::queued_requests);
-  prometheus::Gauge& running = build.gauge(MetricId::running_requests);
-  prometheus::Gauge& actors = build.gauge(MetricId::live_actors);
-  prometheus::Gauge& encoder_requests = build.gauge(MetricId::encoder_requests);
-  prometheus::Gauge& encoder_tokens = build.gauge(MetricId::encoder_queued_tokens);
-  prometheus::Gauge& encoder_blocks = build.gauge(MetricId::encoder_free_blocks);
-  prometheus::Gauge& decoder_sequences = build.gauge(MetricId::decoder_sequences);
-  prometheus::Gauge& decoder_free = build.gauge(MetricId::decoder_free_blocks);
-  prometheus::Gauge& decoder_total = build.gauge(MetricId::decoder_total_blocks);
-  std::array<prometheus::Counter*, 4> engram_rows{};
-  prometheus::Counter& engram_failed = build.counter(MetricId::engram_failed_fetches);
-  prometheus::Gauge& ready = build.gauge(MetricId::ready);
+  Table<prometheus::Counter> counters;
+  Table<prometheus::Gauge> gauges;
+  Table<prometheus::Histogram> histograms;
+  std::mutex scraping;  // one scrape at a time, because collectors raise what others have counted
+  std::list<Collector> collectors;
 
-  Impl() {
-    auto& family = build.counters(MetricId::responses);
-    for (size_t i = 0; i < kOutcomes.size(); ++i) {
-      outcomes[i] = &family.Add({{"outcome", kOutcomes[i]}});
-    }
-    auto& rows = build.counters(MetricId::engram_rows);
-    for (size_t i = 0; i < kEngramFound.size(); ++i) {
-      engram_rows[i] = &rows.Add({{"found", kEngramFound[i]}});
+  void open(const MetricRow& row) {
+    const auto at = static_cast<size_t>(row.id);
+    switch (row.type) {
+      case MetricType::counter:
+        counters[at].open(
+            row,
+            [&family = family_of(prometheus::BuildCounter(), row, registry)](
+                const prometheus::Labels& l) -> auto& { return family.Add(l); });
+        break;
+      case MetricType::gauge:
+        gauges[at].open(
+            row,
+            [&family = family_of(prometheus::BuildGauge(), row, registry)](
+                const prometheus::Labels& l) -> auto& { return family.Add(l); });
+        break;
+      case MetricType::histogram: {
+        const auto upper = bounds(row.buckets);
+        histograms[at].open(
+            row, [&family = family_of(prometheus::BuildHistogram(), row, registry),
+                  buckets = prometheus::Histogram::BucketBoundaries(upper.begin(), upper.end())](
+                     const prometheus::Labels& l) -> auto& { return family.Add(l, buckets); });
+        break;
+      }
     }
   }
 };
 
-Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
+Metrics::Metrics(MetricsOptions options) : impl_(std::make_shared<Impl>()) {
+  impl_->options = std::move(options);
+  for (const MetricRow& row : metric_table()) {
+    if (impl_->options.roles.has(row.role)) impl_->open(row);
+  }
+  set(MetricId::build_info, 1);
+}
+
 Metrics::~Metrics() = default;
 
-void Metrics::count_http(Route route, int status) {
-  impl_->http
-      .Add({{"route", kRoutes[static_cast<size_t>(route)]}, {"code", std::to_string(status)}})
-      .Increment();
+void Metrics::add_at(MetricId id, size_t at, double amount) {
+  const auto row = static_cast<size_t>(id);
+  if (auto* const counter = impl_->counters[row].find(at)) counter->Increment(amount);
+  else if (auto* const gauge = impl_->gauges[row].find(at)) gauge->Increment(amount);
 }
 
-void Metrics::count_response(Outcome outcome, int64_t prompt_tokens, int64_t completion_tokens) {
-  impl_->outcomes[static_cast<size_t>(outcome)]->Increment();
-  impl_->prompt_tokens.Increment(as_double(prompt_tokens));
-  impl_->completion_tokens.Increment(as_double(completion_tokens));
+void Metrics::set_at(MetricId id, size_t at, double value) {
+  if (auto* const gauge = impl_->gauges[static_cast<size_t>(id)].find(at)) gauge->Set(value);
 }
 
-void Metrics::observe_first_token(double seconds) { impl_->first_token.Observe(seconds); }
-void Metrics::observe_inter_token(double seconds) { impl_->inter_token.Observe(seconds); }
-void Metrics::connection_opened() { impl_->connections.Increment(); }
-void Metrics::connection_closed() { impl_->connections.Decrement(); }
-void Metrics::count_slow_reader() { impl_->slow_readers.Increment(); }
-
-std::string Metrics::scrape(const PipelineGauges& gauges) {
-  impl_->queued.Set(as_double(gauges.queued_requests));
-  impl_->running.Set(as_double(gauges.running_requests));
-  impl_->actors.Set(as_double(gauges.live_actors));
-  impl_->encoder_requests.Set(as_double(gauges.encoder_requests));
-  impl_->encoder_tokens.Set(as_double(gauges.encoder_queued_tokens));
-  impl_->encoder_blocks.Set(as_double(gauges.encoder_free_blocks));
-  impl_->decoder_sequences.Set(as_double(gauges.decoder_sequences));
-  impl_->decoder_free.Set(as_double(gauges.decoder_free_blocks));
-  impl_->decoder_total.Set(as_double(gauges.decoder_total_blocks));
-  for (size_t i = 0; i < kEngramFound.size(); ++i) {
-    raise_to(*impl_->engram_rows[i], gauges.engram_rows[i]);
+void Metrics::raise_at(MetricId id, size_t at, double total) {
+  if (auto* const counter = impl_->counters[static_cast<size_t>(id)].find(at)) {
+    counter->Increment(std::max(0.0, total - counter->Value()));
   }
-  raise_to(impl_->engram_failed, gauges.engram_failed_fetches);
-  impl_->ready.Set(gauges.ready ? 1 : 0);
-  return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
+}
+
+void Metrics::observe_at(MetricId id, size_t at, double value) {
+  if (auto* const histogram = impl_->histograms[static_cast<size_t>(id)].find(at)) {
+    histogram->Observe(value);
+  }
+}
+
+void Metrics::count_http(Route route, int status) {
+  const std::string text = std::to_string(status);
+  const auto code = static_cast<size_t>(std::find(kCodeNames.begin(), kCodeNames.end() - 1, text) -
+                                        kCodeNames.begin());
+  add_at(MetricId::http_requests, static_cast<size_t>(route) * kCodeNames.size() + code, 1);
+}
+
+std::shared_ptr<void> Metrics::collect(Collector collector) {
+  std::lock_guard lock(impl_->scraping);
+  impl_->collectors.push_back(std::move(collector));
+  const auto at = std::prev(impl_->collectors.end());
+  return std::shared_ptr<void>(impl_.get(), [impl = impl_, at](void*) {
+    std::lock_guard guard(impl->scraping);
+    impl->collectors.erase(at);
+  });
+}
+
+void Metrics::name_model(std::string name) {
+  std::lock_guard lock(impl_->scraping);
+  impl_->options.model_name = std::move(name);
+}
+
+std::string Metrics::scrape() {
+  std::lock_guard lock(impl_->scraping);
+  for (const Collector& collector : impl_->collectors) collector(*this);
+  if (impl_->options.roles.has(Role::process)) report_process(*this);
+  auto families = impl_->registry.Collect();
+  if (impl_->options.vllm_aliases) {
+    append_aliases(vllm_aliases(), impl_->options.model_name, families);
+  }
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+std::shared_ptr<Metrics> no_metrics() {
+  return std::make_shared<Metrics>(MetricsOptions{RoleSet(), false, ""});
 }
 
 }  // namespace cedar::monitoring

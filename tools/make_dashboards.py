@@ -89,8 +89,8 @@ BALANCE = [
     ("Waiting for room", "s", "95th percentile of the time in the gateway's queue.",
      ('histogram_quantile(0.95, sum by (le) (rate(cedar_actors_phase_seconds_bucket{phase="queue"}[$__rate_interval])))',
       "queue")),
-    ("Messages that wait", "short", "In the mailboxes of stages, when their last step ended.",
-     ("max(cedar_encoder_mailbox_messages)", "encoders"), ("max(cedar_decoder_mailbox_messages)", "decoders")),
+    ("Delay in mailboxes", "s", "How long messages wait for a stage behind others, besides the step that is under way; mean.",
+     (mean("cedar_encoder_mailbox_seconds"), "encoders"), (mean("cedar_decoder_mailbox_seconds"), "decoders")),
 ]
 
 KV = [

@@ -43,7 +43,7 @@ int serve(const ServerSettings& settings, const TokenScript& script, Stamps& sta
   options.http.max_connections = settings.max_connections;
   options.http.write_timeout = settings.write_timeout;
   options.stream.write_timeout = settings.write_timeout;
-  monitoring::Metrics metrics;
+  monitoring::Metrics metrics({{monitoring::Role::process, monitoring::Role::gateway}, false, ""});
   TokenSource source(settings.source, script, stamps);
   const auto gateway = gateway::Gateway::start(options, *card, source, metrics);
   if (!gateway) {

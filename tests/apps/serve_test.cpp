@@ -149,6 +149,9 @@ TEST(Serve, SettingsAreDescribed) {
   const auto described = run_program({CEDAR_PROGRAM, "config", "describe"});
   EXPECT_EQ(described.status, 0);
   EXPECT_THAT(described.out, HasSubstr("| `max_sequences` | `8` |"));
+  const auto counted = run_program({CEDAR_PROGRAM, "config", "metrics"});
+  EXPECT_EQ(counted.status, 0);
+  EXPECT_THAT(counted.out, HasSubstr("| `cedar_encoder_rows_total` | counter | rows |"));
   EXPECT_EQ(run_program({CEDAR_PROGRAM, "config"}).status, 2);
 }
 

@@ -47,7 +47,7 @@ class Engram(unittest.TestCase):
         with cluster:
             got = answers(cluster, cases)
             cluster.wait_idle()
-            found = {way: cluster.metric(f'cedar_engram_rows_total{{found="{way}"}}')
+            found = {way: cluster.metric(f'cedar_cluster_engram_rows_total{{found="{way}"}}')
                      for way in ("cache", "ahead", "late", "missed")}
         for name, (status, answer) in expected.items():
             self.assertEqual(status, 200, f"{name}: {answer}")

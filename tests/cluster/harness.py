@@ -166,7 +166,7 @@ class Client:
     def wait_idle(self):
         names = ("running_requests", "queued_requests")
         eventually(lambda: all(self.metric(f"cedar_actors_{name}") == 0 for name in names), "no request is left")
-        stage = ("cedar_decoder_sequences", "cedar_encoder_requests")
+        stage = ("cedar_cluster_decoder_sequences", "cedar_cluster_encoder_requests")
         eventually(lambda: all(self.metric(name) == 0 for name in stage), "the stages hold nothing")
 
 

@@ -130,6 +130,9 @@ INSTANTIATE_TEST_SUITE_P(
                 "node x.data must be host:port, got \"127.0.0.1\""},
         BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:70000\""),
                 "got \"127.0.0.1:70000\""},
+        BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:0\"\n"
+                     "metrics = \"9400\""),
+                "node x.metrics must be host:port, got \"9400\""},
         BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"0.0.0.0:1\""),
                 "node x.data must be an address that other nodes can reach, got \"0.0.0.0:1\""},
         BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:7501\""),

@@ -558,12 +558,12 @@ TEST_F(ServerTest, AddressesThatCannotBeUsedAreNamed) {
   start();
   GatewayOptions options;
   options.http.port = port();
-  const auto taken = Gateway::start(options, card_, system_->client(), metrics_);
+  const auto taken = Gateway::start(options, card_, system_->client(), *metrics_);
   ASSERT_FALSE(taken);
   EXPECT_EQ(taken.error().code, Errc::io_error);
   EXPECT_THAT(taken.error().context, HasSubstr(std::to_string(port())));
   options.http.host = "nowhere.invalid";
-  EXPECT_EQ(Gateway::start(options, card_, system_->client(), metrics_).error().code,
+  EXPECT_EQ(Gateway::start(options, card_, system_->client(), *metrics_).error().code,
             Errc::invalid_argument);
 }
 

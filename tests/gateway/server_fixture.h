@@ -24,7 +24,7 @@ class ServerTest : public testing::Test {
   actors::LocalStagesOptions stages_;
   GatewayOptions options_;
   ModelCard card_ = demo_card();
-  monitoring::Metrics metrics_;
+  std::shared_ptr<monitoring::Metrics> metrics_ = std::make_shared<monitoring::Metrics>();
   std::unique_ptr<actors::System> system_;
   std::unique_ptr<Gateway> gateway_;
 
@@ -57,7 +57,9 @@ class ServerTest : public testing::Test {
   }
 
   void start() {
-    auto impl = std::make_unique<actors::System::Impl>(actors::SystemOptions{});
+    actors::SystemOptions system;
+    system.metrics = router_.metrics = metrics_;
+    auto impl = std::make_unique<actors::System::Impl>(system);
     stages_.encoder = {script_->sequences, script_->blocks, script_->block_tokens};
     stages_.decoder = stages_.encoder;
     router_.tick = std::chrono::milliseconds(5);
@@ -66,7 +68,7 @@ class ServerTest : public testing::Test {
                                        test::decoder_factory(script_), *impl));
     system_ = std::make_unique<actors::System>(std::move(impl));
     ASSERT_TRUE(test::eventually([&] { return system_->client().stats().ready; }));
-    auto gateway = Gateway::start(options_, card_, system_->client(), metrics_);
+    auto gateway = Gateway::start(options_, card_, system_->client(), *metrics_);
     ASSERT_TRUE(gateway) << gateway.error().message();
     gateway_ = std::move(*gateway);
   }
