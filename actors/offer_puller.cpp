@@ -49,7 +49,8 @@ Status OfferPuller::prepare(Slots& slots) {
 }
 
 void OfferPuller::connect(const DataEndpoint& owner) {
-  if (!links_.emplace(key_of(owner), Link::connecting).second) return;
+  if (!links_.emplace(key_of(owner), Link{++last_id_, false}).second) return;
+  links_.erase(links_.lower_bound({owner.node, 0}), links_.find(key_of(owner)));
   transport_.connect({owner.host, owner.port}, identity_of(owner),
                      transport::Clock::now() + options_.connect_timeout,
                      [connected = handlers_.connected, owner](const auto& peer) {
@@ -59,7 +60,8 @@ void OfferPuller::connect(const DataEndpoint& owner) {
 
 void OfferPuller::connected(const DataEndpoint& owner, const Status& status) {
   if (status) {
-    links_[key_of(owner)] = Link::up;
+    const auto link = links_.find(key_of(owner));
+    if (link != links_.end()) link->second.up = true;
     return pump();
   }
   log::warn("transfer", "cannot reach a node",
@@ -93,7 +95,7 @@ void OfferPuller::pump() {
     const auto link = links_.find(key_of(owner));
     if (link == links_.end()) connect(owner);
     // Whoever waits for a handshake does not keep others waiting.
-    if (link == links_.end() || link->second != Link::up) continue;
+    if (link == links_.end() || !link->second.up) continue;
     bool& wait = at->second.fetch.blocks.empty() ? states_wait : blocks_wait;
     while (!wait && fetches_.count(id) != 0 && !fetches_.at(id).todo.empty()) {
       wait = !issue(id, fetches_.at(id));
@@ -113,6 +115,7 @@ bool OfferPuller::issue(uint64_t id, Active& active) {
   if (count == 0) return false;
   Pull pull;
   pull.fetch = id;
+  pull.link = links_.at(key_of(fetch.owner)).number;
   pull.part = {todo.first, count};
   pull.state = fetch.blocks.empty();
   transport::PullRequest request;
@@ -174,11 +177,14 @@ void OfferPuller::pulled(uint64_t number, const Status& status) {
     --active.running;
     if (status) {
       deliver(pull);
-    } else if (status.error().code == Errc::unavailable && !active.retried) {
-      // The connection was lost, which says nothing about the owner: once more over a new one.
-      active.retried = true;
+    } else if (status.error().code == Errc::unavailable &&
+               (active.lost_link == 0 || active.lost_link == pull.link)) {
+      // The connection was lost, which says nothing about the owner: once more over a new one, which is one for all the
+      // pulls that this one took with it.
+      active.lost_link = pull.link;
       active.todo.push_front(pull.part);
-      links_.erase(key_of(active.fetch.owner));
+      const auto link = links_.find(key_of(active.fetch.owner));
+      if (link != links_.end() && link->second.number == pull.link) links_.erase(link);
     } else {
       fail(pull.fetch, status.error());
     }

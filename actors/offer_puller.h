@@ -88,11 +88,12 @@ class OfferPuller {
   struct Active {
     Fetch fetch;
     std::deque<Part> todo;
-    size_t running = 0;  // pulls
-    bool retried = false;
+    size_t running = 0;      // pulls
+    uint64_t lost_link = 0;  // that took pulls of this with it; once more over another one
   };
   struct Pull {
     uint64_t fetch = 0;  // may be gone
+    uint64_t link = 0;
     Part part;
     std::vector<size_t> slots;
     bool state = false;
@@ -109,7 +110,10 @@ class OfferPuller {
     size_t count = 0;
     std::vector<size_t> free;
   };
-  enum class Link : uint8_t { connecting, up };
+  struct Link {
+    uint64_t number = 0;  // every connection has its own
+    bool up = false;
+  };
   using Fetches = std::map<uint64_t, Active>;
 
   Status prepare(Slots& slots);
@@ -128,7 +132,8 @@ class OfferPuller {
   uint64_t last_id_ = 0;
   Fetches fetches_;  // in order
   std::map<uint64_t, Pull> pulls_;
-  std::map<std::pair<uint32_t, uint64_t>, Link> links_;  // by node and generation
+  std::map<std::pair<uint32_t, uint64_t>, Link>
+      links_;  // by node and generation, of its latest life
 };
 
 }  // namespace cedar::actors

@@ -65,9 +65,11 @@ Session::behavior_type Session::make_behavior() {
       [this](const BlockWritten& message) { on_block_written(message); },
       [this](PullFailed& message) {
         if (message.attempt != attempt_) return;
-        // It may have been the cache that could not be reached; nothing says so, and another try does without.
-        if (cached_blocks_ > 0) use_cache_ = false;
-        replace_encoder(std::move(message.error));
+        // It may have been the cache that could not be reached; nothing says so, and another try does without. That
+        // happens once, and leaves the request its replacements.
+        const bool counts = cached_blocks_ == 0;
+        if (!counts) use_cache_ = false;
+        replace_encoder(std::move(message.error), counts);
       },
       [this](StageFailed& message) { on_stage_failed(std::move(message)); },
       [this](const EndSession& message) {
@@ -333,9 +335,9 @@ void Session::on_stage_failed(StageFailed message) {
   }
 }
 
-bool Session::may_replace(const Error& reason) {
+bool Session::may_replace(const Error& reason, bool counts) {
   if (phase_ == Phase::done) return false;  // what comes between the end and the exit
-  if (++replacements_ > setup_.max_replacements) {
+  if (counts && ++replacements_ > setup_.max_replacements) {
     fail(reason);
     return false;
   }
@@ -344,8 +346,8 @@ bool Session::may_replace(const Error& reason) {
   return true;
 }
 
-void Session::replace_encoder(Error reason) {
-  if (!may_replace(reason)) return;
+void Session::replace_encoder(Error reason, bool counts) {
+  if (!may_replace(reason, counts)) return;
   setup_.metrics->add(MetricId::stage_replacements, monitoring::Stage::encoder);
   cancel_at(setup_.encoder.stage);
   ++attempt_.number;

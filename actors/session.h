@@ -91,10 +91,10 @@ class Session final : public SessionActor::base {
   void on_block_written(const BlockWritten& message);
   void keep(int64_t first, int64_t count, Offer blocks);
   void on_stage_failed(StageFailed message);
-  void replace_encoder(Error reason);
+  void replace_encoder(Error reason, bool counts = true);
   void replace_decoder(Error reason);
   /// False, and the request has failed, when too many stages were replaced already.
-  bool may_replace(const Error& reason);
+  bool may_replace(const Error& reason, bool counts = true);
   void finish(engine::FinishReason reason);
   void fail(Error error);
   /// Both stages stop within one step; then the session ends.

@@ -305,6 +305,8 @@ void StreamResponse::close_text(int64_t index) {
 void StreamResponse::on_choice_end(int64_t index, std::string_view finish_reason) {
   close_text(index);
   add("response.choice.done", index_field(index) + text_field("finish_reason", finish_reason));
+  // The last tokens may have no text: the end of the answer, the rest of a tool call.
+  pending_.back().tokens = std::exchange(choices_[static_cast<size_t>(index)].tokens, {});
 }
 
 void StreamResponse::on_end(EndStatus status, const Usage& usage,

@@ -199,7 +199,7 @@ class HandoffFixture : public testing::TestWithParam<test::TransportBackend> {
     sessions_.push_back(system_->spawn<Session>(
         SessionSetup{std::make_shared<const GenerateRequest>(std::move(request)),
                      std::make_shared<OnceSink>(sink), deadline, encoder.as_encoder(),
-                     decoder.as_decoder(), router_, 3, cache_}));
+                     decoder.as_decoder(), router_, max_replacements_, cache_}));
     return sink;
   }
   void cancel(size_t session) {
@@ -265,6 +265,7 @@ class HandoffFixture : public testing::TestWithParam<test::TransportBackend> {
   std::shared_ptr<RouterScript> routes_ = std::make_shared<RouterScript>();
   RouterActor router_;
   CacheChoice cache_;  // of the sessions
+  int32_t max_replacements_ = 3;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<SessionActor> sessions_;
 };

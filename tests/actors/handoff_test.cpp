@@ -362,6 +362,26 @@ TEST_P(HandoffTest, AFailedTransferFailsItsRequestAlone) {
   expect_level();
 }
 
+/// A connection that ends takes many pulls with it. None of them needs another encoder, or a connection of its own.
+TEST_P(HandoffTest, PullsThatLoseTheirConnectionShareANewOne) {
+  if (GetParam().native_get) GTEST_SKIP() << "reads in place do not wait for the producer";
+  OfferPullerOptions pulls;
+  pulls.pull_blocks = 2;
+  Node& encoder = add_encoder();
+  Node& decoder = add_decoder({}, pulls);
+  expect_answer(submit(encoder, decoder, request(4, 4)), request(4, 4));
+  encoder.faults().hold_data = true;
+  std::vector<Sink> sinks;
+  for (int i = 0; i < 3; ++i) sinks.push_back(submit(encoder, decoder, request(30, 4)));
+  ASSERT_TRUE(eventually([&] { return decoder.transport().stats().pulls_unfinished >= 6; }));
+  for (const auto& peer : encoder.transport().peers()) encoder.transport().disconnect(peer.peer);
+  encoder.faults().hold_data = false;
+  for (const Sink& sink : sinks) expect_answer(sink, request(30, 4));
+  EXPECT_EQ(routes_->encoders_replaced, 0);
+  EXPECT_EQ(decoder.transport().stats().peers_ready, 1u);
+  expect_level();
+}
+
 /// The producer is there and sends nothing: the pull's own deadline ends it, long before the request's.
 TEST_P(HandoffTest, APullThatStallsIsReadAgainElsewhere) {
   if (GetParam().native_get) GTEST_SKIP() << "reads in place do not wait for the producer";

@@ -30,6 +30,15 @@ class IdleDecoder final : public DecoderStageActor::base {
             [](const TakeOver&) {}, [](const CancelWork&) {}};
   }
 };
+class IdleCache final : public KvCacheActor::base {
+ public:
+  using KvCacheActor::base::base;
+  behavior_type make_behavior() override {
+    return {[](const LookupPrefix&) { return PrefixLease{}; }, [](const StoreBlocks&) {},
+            [](const StoreWindows&) {}, [](const ReleaseLease&) {},
+            [](UsageAtom) { return CacheUsage{}; }};
+  }
+};
 
 class StageTableTest : public testing::Test {
  protected:
@@ -66,6 +75,14 @@ class StageTableTest : public testing::Test {
     node.decoder = system_->spawn<IdleDecoder>();
     node.decoder_capacity = capacity;
     stages_.push_back(caf::actor_cast<caf::actor>(node.decoder));
+    return node;
+  }
+  NodeDescription cache(const std::string& name, uint64_t generation = 1) {
+    NodeDescription node;
+    node.name = name;
+    node.generation = generation;
+    node.cache = system_->spawn<IdleCache>();
+    stages_.push_back(caf::actor_cast<caf::actor>(node.cache));
     return node;
   }
   std::string chosen(const Need& need = {1, 4}, uint64_t prefix = 0, int64_t slack = 0,
@@ -161,6 +178,40 @@ TEST_F(StageTableTest, OnlyThePrefixesOfALostEncoderMove) {
       EXPECT_EQ(chosen({1, 4}, prefix, 8), node);
     }
   }
+}
+
+TEST_F(StageTableTest, ConversationsOfALostCacheMoveAndComeBackWithIt) {
+  const auto a = cache("a");
+  const auto b = cache("b");
+  EXPECT_EQ(table_.join(a).size(), 1U);  // watched
+  table_.join(b);
+  std::set<uint64_t> at_b;
+  for (uint64_t prefix = 1; prefix <= 50; ++prefix) {
+    if (table_.choose_cache(prefix) == b.cache) at_b.insert(prefix);
+    else EXPECT_EQ(table_.choose_cache(prefix), a.cache);
+  }
+  EXPECT_GT(at_b.size(), 5U);
+  EXPECT_LT(at_b.size(), 45U);
+  EXPECT_TRUE(table_.drop(b.cache.address()));
+  for (uint64_t prefix = 1; prefix <= 50; ++prefix) {
+    EXPECT_EQ(table_.choose_cache(prefix), a.cache);
+  }
+  // Its next life gets the conversations of the former one, which says nothing any more.
+  const auto next = cache("b", 2);
+  table_.join(next);
+  EXPECT_FALSE(table_.leave("b", 1));
+  const auto at = [&](uint64_t prefix) { return at_b.count(prefix) != 0 ? next.cache : a.cache; };
+  for (uint64_t prefix = 1; prefix <= 50; ++prefix) {
+    EXPECT_EQ(table_.choose_cache(prefix), at(prefix));
+  }
+  NodeReport draining;
+  draining.name = "b";
+  draining.generation = 2;
+  draining.draining = true;
+  EXPECT_TRUE(table_.report(draining));
+  EXPECT_EQ(table_.choose_cache(*at_b.begin()), a.cache);
+  EXPECT_TRUE(table_.leave("a", 1));
+  EXPECT_FALSE(table_.choose_cache(1));
 }
 
 TEST_F(StageTableTest, PrefixesAreOfWholeBlocksOnly) {

@@ -94,6 +94,23 @@ TEST_F(StreamTest, DeltasJoinToTheAnswerOfAPlainRequest) {
   EXPECT_EQ(joined(events, "response.content.delta"), whole["choices"][0]["message"]["content"]);
 }
 
+TEST_F(StreamTest, TokensOfAllEventsAreThoseOfAPlainRequest) {
+  answer_with("Think.</think>Hello there, friend.");
+  start();
+  WebSocket socket(port());
+  open(socket);
+  const std::string asked = R"("return_token_ids":true,"thinking":{"type":"enabled"})";
+  socket.send(create("resp_0001", asked));
+  std::vector<TokenId> tokens;
+  for (const Json& event : read_until(socket, "response.done")) {
+    if (!event.contains("token_ids")) continue;
+    for (const Json& id : event["token_ids"]) tokens.push_back(id.get<TokenId>());
+  }
+  // The last one ends the answer and has no text.
+  const Json whole = Json::parse(chat(user(asked))->body);
+  EXPECT_EQ(tokens, whole["choices"][0]["token_ids"].get<std::vector<TokenId>>());
+}
+
 TEST_F(StreamTest, AToolCallHasItsOwnEvents) {
   answer_with(
       "\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"travel::weather\">\n<｜DSML｜ parameter "
