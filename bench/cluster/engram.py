@@ -63,7 +63,7 @@ def run(cedar, setup, prompts):
         wall = time.monotonic() - begin
         cpu = {name: node.cpu_s() - before[name] for name, node in cluster.nodes.items()}
         cluster.wait_idle()
-        found = {way: cluster.metric(f'cedar_engram_rows_total{{found="{way}"}}') for way in FOUND}
+        found = {way: cluster.metric(f'cedar_cluster_engram_rows_total{{found="{way}"}}') for way in FOUND}
     speed = len(prompts) * PROMPT_TOKENS / wall
     return {"setup": setup, "found": found, "wall_s": wall, "read_tokens_per_s": speed, "cpu_s": cpu}, answers
 

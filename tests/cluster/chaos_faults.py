@@ -9,9 +9,9 @@ import time
 
 import harness
 
-GAUGES = ("cedar_actors_running_requests", "cedar_actors_queued_requests", "cedar_encoder_requests",
-          "cedar_encoder_queued_tokens", "cedar_encoder_free_kv_blocks", "cedar_decoder_sequences",
-          "cedar_decoder_free_kv_blocks", "cedar_decoder_kv_blocks", "cedar_ready")
+GAUGES = ("cedar_actors_running_requests", "cedar_actors_queued_requests", "cedar_cluster_encoder_requests",
+          "cedar_cluster_encoder_queued_tokens", "cedar_cluster_encoder_free_kv_blocks", "cedar_cluster_decoder_sequences",
+          "cedar_cluster_decoder_free_kv_blocks", "cedar_cluster_decoder_kv_blocks", "cedar_ready")
 SETTLE_S = 60
 
 
