@@ -1,5 +1,8 @@
 #include "actors/cache_tier.h"
 
+#include <cmath>
+#include <limits>
+
 #include "core/check.h"
 
 namespace cedar::actors {
@@ -15,28 +18,31 @@ CacheTier::CacheTier(int64_t slots) : slots_(slots) {
   for (int64_t slot = slots; slot > 0; --slot) free_.push_back(slot - 1);
 }
 
-void CacheTier::value(Entry& entry) {
-  entry.worth = clock_ + static_cast<double>(entry.uses) * recompute_cost(entry.index);
+double CacheTier::worth_of(const Entry& entry) const {
+  const double uses = 1 + std::log2(static_cast<double>(entry.uses));
+  return clock_ + uses * recompute_cost(entry.index);
 }
 
 std::optional<int64_t> CacheTier::store(const model::BlockKey& key, const model::BlockKey& parent,
-                                        int64_t index) {
-  if (has(key)) return {};
+                                        int64_t index, bool wanted) {
+  if (has(key) || slots_ == 0) return {};
+  clock_ += 1 / static_cast<double>(slots_);
+  Entry entry;
+  entry.parent = parent;
+  entry.index = index;
+  entry.worth = worth_of(entry);
   // The parent must not make room for its child.
   const auto before = entries_.find(parent);
   if (before != entries_.end()) candidates_.erase(candidate(parent, before->second));
-  if (free_.empty() && !evict()) {
+  const double most = wanted ? std::numeric_limits<double>::infinity() : entry.worth;
+  if (free_.empty() && !evict(most)) {
     if (before != entries_.end() && may_go(parent, before->second)) {
       candidates_.insert(candidate(parent, before->second));
     }
     return {};
   }
-  Entry entry;
-  entry.parent = parent;
-  entry.index = index;
   entry.slot = free_.back();
   free_.pop_back();
-  value(entry);
   ++continuations_[parent];
   if (before != entries_.end()) candidates_.erase(candidate(parent, before->second));
   const auto placed = entries_.emplace(key, entry).first;
@@ -45,12 +51,11 @@ std::optional<int64_t> CacheTier::store(const model::BlockKey& key, const model:
   return placed->second.slot;
 }
 
-bool CacheTier::evict() {
-  if (candidates_.empty()) return false;
+bool CacheTier::evict(double most) {
+  if (candidates_.empty() || candidates_.begin()->worth > most) return false;
   const model::BlockKey key = candidates_.begin()->key;
   candidates_.erase(candidates_.begin());
   const auto gone = entries_.find(key);
-  clock_ = gone->second.worth;
   ++evictions_;
   erase(gone);
   return true;
@@ -86,7 +91,7 @@ int64_t CacheTier::pin(const model::BlockKey& key) {
   }
   ++entry.pins;
   ++entry.uses;
-  value(entry);
+  entry.worth = worth_of(entry);
   return entry.slot;
 }
 

@@ -2,9 +2,12 @@
 // Which KV blocks a cache holds and where: a fixed number of slots, a table by block key, and who goes when there is no
 // room. Knows no bytes, no actors. Not thread-safe.
 //
-// Eviction weighs what a block's loss costs against how likely it is asked for again (greedy dual: a block is worth the
-// clock of its last use plus uses * cost; the clock is the worth of the last one that went, so that old fame fades). Only
-// blocks that nothing present continues may go: without its beginning the rest of a chain could never be found.
+// Eviction weighs what a block's loss costs against how likely it is asked for again: a block is worth the time of its last
+// use, plus one for its first use and one more for every doubling of its uses, times its cost. Time is counted in blocks that
+// came, kept or not, as a share of the slots: what nobody uses any more is worth less than a new block after that many times
+// the whole memory has come by. A new block takes the place of one that is worth less than itself, or is not kept; so a document
+// that is read once does not push out what everybody uses, however long it is. Only blocks that nothing present continues may
+// go: without its beginning the rest of a chain could never be found.
 
 #include <cstdint>
 #include <optional>
@@ -24,9 +27,10 @@ class CacheTier {
   bool has(const model::BlockKey& key) const { return entries_.count(key) != 0; }
 
   /// A slot for block `index` of its sequence, behind `parent`; its bytes must be there before anything else is asked.
-  /// Nothing: the key is present (equal keys mean equal content), or everything else is pinned or worth more.
+  /// Nothing: the key is present (equal keys mean equal content), or everything else is pinned or worth more. `wanted`: it is
+  /// about to be used, whatever others are worth.
   std::optional<int64_t> store(const model::BlockKey& key, const model::BlockKey& parent,
-                               int64_t index);
+                               int64_t index, bool wanted = false);
 
   /// Its slot, pinned once more and counted as used. REQUIRES: present.
   int64_t pin(const model::BlockKey& key);
@@ -70,8 +74,9 @@ class CacheTier {
   bool may_go(const model::BlockKey& key, const Entry& entry) const {
     return entry.pins == 0 && continuations_.count(key) == 0;
   }
-  void value(Entry& entry);
-  bool evict();
+  double worth_of(const Entry& entry) const;
+  /// The one that is worth least, unless that is more than `most`.
+  bool evict(double most);
   void erase(Entries::iterator gone);
 
   int64_t slots_;

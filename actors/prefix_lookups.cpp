@@ -54,7 +54,7 @@ bool PrefixLookups::place(uint64_t id, Lookup& lookup, size_t index) {
   // A second time in one prompt, which keys of a chain never are.
   if (tier_.has(key)) return false;
   const model::BlockKey parent = index > 0 ? lookup.keys[index - 1] : model::BlockKey{};
-  const auto slot = tier_.store(key, parent, static_cast<int64_t>(index));
+  const auto slot = tier_.store(key, parent, static_cast<int64_t>(index), true);
   if (!slot) return false;
   tier_.pin(key);  // for the read
   loads_[key].slot = *slot;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <map>
 #include <random>
 #include <set>
@@ -92,6 +94,78 @@ TEST(CacheTier, PinnedBlocksStay) {
   tier.unpin(key(12));
   EXPECT_TRUE(tier.store(key(50), key(49), 0));
   EXPECT_TRUE(tier.has(key(11)));
+}
+
+/// A cache that knows only when a block was used last. The end of a chain goes first there, too.
+class LeastRecentlyUsed {
+ public:
+  explicit LeastRecentlyUsed(size_t slots) : slots_(slots) {}
+  /// Looks a prompt's blocks up and keeps them all; how many leading ones were there.
+  size_t use(const std::vector<model::BlockKey>& chain) {
+    size_t found = 0;
+    while (found < chain.size() && used_.count(chain[found]) != 0) ++found;
+    for (size_t i = chain.size(); i-- > 0;) used_[chain[i]] = ++now_;
+    while (used_.size() > slots_) {
+      used_.erase(std::min_element(used_.begin(), used_.end(), [](const auto& a, const auto& b) {
+        return a.second < b.second;
+      }));
+    }
+    return found;
+  }
+
+ private:
+  size_t slots_;
+  int64_t now_ = 0;
+  std::map<model::BlockKey, int64_t> used_;
+};
+
+/// The same with the tier.
+size_t use(CacheTier& tier, const std::vector<model::BlockKey>& chain) {
+  const size_t found = tier.pin_prefix(chain).size();
+  for (size_t i = 0; i < found; ++i) tier.unpin(chain[i]);
+  for (size_t i = found; i < chain.size(); ++i) {
+    tier.store(chain[i], i == 0 ? model::BlockKey{} : chain[i - 1], static_cast<int64_t>(i));
+  }
+  return found;
+}
+
+std::vector<model::BlockKey> run_of(int first, int count) {
+  std::vector<model::BlockKey> chain;
+  for (int i = 0; i < count; ++i) chain.push_back(key(first + i));
+  return chain;
+}
+
+// Sessions of agents that begin with one instruction and grow with every turn; now and then someone reads a document once
+// that is larger than the cache.
+TEST(CacheTier, ADocumentThatIsReadOnceDoesNotPushOutWhatEverybodyUses) {
+  constexpr size_t kSlots = 150;
+  constexpr int kInstruction = 30, kSessions = 3, kTurns = 12, kGrowth = 2;
+  CacheTier tier(kSlots);
+  LeastRecentlyUsed plain(kSlots);
+  const auto instruction = run_of(1, kInstruction);
+  size_t found = 0, found_plain = 0, asked = 0;
+  int next_document = 10000;
+  for (int turn = 1; turn <= kTurns; ++turn) {
+    for (int session = 0; session < kSessions; ++session) {
+      std::vector<model::BlockKey> prompt = instruction;
+      for (const auto& block : run_of(1000 * (session + 1), turn * kGrowth))
+        prompt.push_back(block);
+      found += use(tier, prompt);
+      found_plain += plain.use(prompt);
+      asked += prompt.size();
+    }
+    if (turn % 4 != 0) continue;
+    const auto document = run_of(next_document, kSlots + 50);
+    next_document += 1000;
+    EXPECT_EQ(use(tier, document), 0U);
+    EXPECT_EQ(plain.use(document), 0U);
+    for (const auto& block : instruction) EXPECT_TRUE(tier.has(block)) << "turn " << turn;
+    EXPECT_EQ(plain.use(instruction), 0U);  // a document is all that it has
+  }
+  std::printf("of %zu blocks asked for %zu were found, by the time of use alone %zu\n", asked,
+              found, found_plain);
+  EXPECT_GT(found, found_plain);
+  EXPECT_GT(static_cast<double>(found), 0.8 * static_cast<double>(asked));
 }
 
 TEST(CacheTier, WithoutRoomNothingIsKept) {
