@@ -12,6 +12,7 @@ import collections
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ PIPELINES = {"gw": ["gateway"], "p1": ["encoder"], "p2": ["encoder"], "e3": ["en
 LAYERS = {"p1": {"pipeline": "reader", "layers": "0-2"}, "p2": {"pipeline": "reader", "layers": "3-5"},
           "w1": {"pipeline": "writer", "layers": "0-5"}, "w2": {"pipeline": "writer", "layers": "6-11"}}
 DISK_MIB = 256
+SLOW_S = 10  # worth a line
 NOT_ALLOWED = ("wrong", "late", "unclear_error")
 
 
@@ -43,6 +45,7 @@ class Run:
         self.verdicts = collections.Counter()
         self.errors = collections.Counter()   # (status, text without numbers) -> times
         self.bad = []
+        self.slow = []
         self.disk = tempfile.TemporaryDirectory(prefix="cedar-chaos-")
         self.waits = []
         self.cached = 0
@@ -62,6 +65,9 @@ class Run:
             self.verdicts[verdict] += 1
             self.waits.append(reply.seconds)
             self.cached += reply.cached
+            if reply.seconds > SLOW_S:
+                self.slow.append(f"{reply.seconds:.1f} s: request {ask.name} ({ask.way}), begun "
+                                 f"{time.strftime('%H:%M:%S', time.gmtime(time.time() - reply.seconds))}")
             if reply.error:
                 self.errors[reply.status, re.sub(r"\d+", "N", reply.error)] += 1
             if verdict in NOT_ALLOWED:
@@ -106,6 +112,8 @@ class Run:
                 re.sub(r"\d+", "N", why) for log in logs
                 for why in re.findall(r"replacing a stage .*?why=(.*)", log))
             self.stop(cluster)
+            if arguments.keep_logs:
+                shutil.copytree(cluster.folder.name, arguments.keep_logs, dirs_exist_ok=True)
         self.look_at_disk()
 
     def look_at_disk(self):
@@ -140,6 +148,7 @@ class Run:
         rows += [(f"{kind} {role}", count) for (role, kind), count in sorted(self.faults.done.items())]
         rows += [(f"error {status}", f"{count} x {text}") for (status, text), count in sorted(self.errors.items())]
         rows += [("replaced", f"{count} x {why}") for why, count in sorted(self.replacements.items())]
+        rows += [("slow", line) for line in self.slow]
         return "\n".join(f"{name:16} {value}" for name, value in rows)
 
     def write_json(self, path):
@@ -167,6 +176,7 @@ def main():
     parser.add_argument("--gateway", action="store_true")
     parser.add_argument("--pipelines", action="store_true", help="an encoder and a decoder on two nodes each")
     parser.add_argument("--json")
+    parser.add_argument("--keep-logs", metavar="DIR", help="copy the nodes' logs there")
     run = Run(parser.parse_args())
     run.play()
     print(run.table(), flush=True)
