@@ -12,7 +12,12 @@ import harness
 GAUGES = ("cedar_actors_running_requests", "cedar_actors_queued_requests", "cedar_cluster_encoder_requests",
           "cedar_cluster_encoder_queued_tokens", "cedar_cluster_encoder_free_kv_blocks", "cedar_cluster_decoder_sequences",
           "cedar_cluster_decoder_free_kv_blocks", "cedar_cluster_decoder_kv_blocks", "cedar_ready")
-SETTLE_S = 60
+# Of every node at rest; what is left of a lost peer goes with its connection, keys at indexers a minute later.
+NOTHING = ("cedar_transport_leases", "cedar_transport_pulls_unfinished", "cedar_transport_calls_unanswered",
+           "cedar_encoder_requests", "cedar_decoder_sequences", "cedar_decoder_staging_slots", "cedar_cache_leases",
+           "cedar_cache_pinned_blocks", "cedar_indexer_parts")
+FREE = {f"cedar_{stage}_free_kv_blocks": f"cedar_{stage}_kv_blocks" for stage in ("encoder", "decoder")}
+SETTLE_S = 90
 
 
 class Faults:
@@ -131,10 +136,11 @@ def shared_memory():
 
 
 class Level:
-    """What a cluster at rest holds."""
+    """What a cluster at rest holds. `pages`: name -> the port where a node has its metrics."""
 
-    def __init__(self, cluster):
+    def __init__(self, cluster, pages):
         self.cluster = cluster
+        self.pages = pages
         self.abandoned = shared_memory()
         harness.eventually(lambda: self.gauges()["cedar_ready"] == 1, "the cluster is at rest")
         self.before = self._settled()
@@ -157,9 +163,24 @@ class Level:
         harness.eventually(same, "the gauges are at rest", SETTLE_S)
         return last[0]
 
+    def held(self, name):
+        """Of a node at rest: nothing."""
+        page = harness.Client()
+        page.port = self.pages[name]
+        values = dict(re.findall(r"^(\w+) (\S+)$", page.request("GET", "/metrics")[1].decode(), re.M))
+        assert "cedar_transport_leases" in values, values
+        left = [f"{metric} {values[metric]}" for metric in NOTHING if float(values.get(metric, 0)) != 0]
+        return left + [f"{free} {values[free]} of {values[total]}" for free, total in FREE.items()
+                       if values.get(free) != values.get(total)]
+
     def differences(self):
         """What is not as it was: lines of text."""
         found = []
+        for name in self.pages:
+            try:
+                harness.eventually(lambda: not self.held(name), "nothing is held", SETTLE_S)
+            except AssertionError:
+                found.append(f"{name}: {', '.join(self.held(name))}")
         try:
             harness.eventually(lambda: self.gauges() == self.before, "the gauges return", SETTLE_S)
         except AssertionError:

@@ -85,12 +85,15 @@ class Run:
         settings = {"max_replacements": arguments.max_replacements}
         disk = {"cache_mib": 8, "cache_directory": self.disk.name, "cache_disk_mib": DISK_MIB}
         nodes, more = (PIPELINES, LAYERS) if arguments.pipelines else (NODES, {})
+        pages = {name: harness.free_port() for name in nodes if name != "gw"}
+        of_nodes = {name: {"metrics": f"127.0.0.1:{port}", **more.get(name, {})} for name, port in pages.items()}
+        of_nodes["c1"].update(disk)
         with harness.Cluster(arguments.cedar, harness.DEMO, nodes, ENGINE, cluster=settings,
-                             node_settings={"c1": disk, **more}) as cluster:
+                             node_settings=of_nodes) as cluster:
             warm = chaos_load.Plan(arguments.seed + 1, 12)
             chaos_load.for_each(warm.conversations, lambda asks: [chaos_load.send(cluster, ask) for ask in asks], 4)
             cluster.wait_idle()
-            level = chaos_faults.Level(cluster)
+            level = chaos_faults.Level(cluster, pages)
             begin = time.monotonic()
             spare = () if arguments.gateway else ("gw",)
             with chaos_faults.Faults(cluster, arguments.seed, arguments.period, spare) as faults:
