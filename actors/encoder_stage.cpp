@@ -18,10 +18,20 @@ namespace {
 
 /// States that wait for their decoders at a time; a prompt that finds none free waits with its own.
 constexpr size_t kStateSlots = 4;
+/// Windows that wait for the cache; those that find none free are not kept.
+constexpr size_t kWindowSlots = 4;
 /// A cache that takes longer to take blocks over does not get them, because pages wait for it.
 constexpr std::chrono::seconds kKeepTime{3};
-/// Computing is the alternative to waiting for the cache.
-constexpr std::chrono::seconds kCacheWait{2};
+
+ResumeKind kind_of(engine::ResumeKind kind) {
+  switch (kind) {
+    case engine::ResumeKind::none: return ResumeKind::none;
+    case engine::ResumeKind::windows: return ResumeKind::windows;
+    case engine::ResumeKind::bounded: return ResumeKind::bounded;
+    case engine::ResumeKind::exact: return ResumeKind::exact;
+  }
+  return ResumeKind::none;
+}
 
 double seconds(transport::Clock::duration time) {
   return std::chrono::duration<double>(time).count();
@@ -61,15 +71,13 @@ EncoderStage::behavior_type EncoderStage::make_behavior() {
 
 Status EncoderStage::start() {
   CEDAR_TRY(engine_, setup_.make_engine());
-  state_slot_bytes_ = align_up(engine_->max_handoff_bytes(), Buffer::kAlignment);
-  const auto slots = static_cast<int64_t>(kStateSlots);
-  CEDAR_TRY(state_memory_, setup_.memory->allocate(slots * state_slot_bytes_));
-  for (size_t slot = kStateSlots; slot > 0; --slot) free_state_slots_.push_back(slot - 1);
+  CEDAR_CHECK_OK(states_.allocate(*setup_.memory, engine_->max_handoff_bytes(), kStateSlots));
   setup_.board->encoder_total_blocks = engine_->load().free_blocks;
   OfferPullerOptions options;
   options.metrics = setup_.metrics;
   options.block_bytes = engine_->block_bytes();
-  options.connect_timeout = options.pull_timeout = kCacheWait;
+  options.state_bytes = engine_->max_handoff_bytes();
+  options.connect_timeout = options.pull_timeout = kCachePatience;
   OfferPuller::Handlers handlers;
   handlers.pulled = [stage = address()](uint64_t pull, const Status& status) {
     tell(stage, CachedPullEnded{pull, outcome(status)});
@@ -92,7 +100,8 @@ void EncoderStage::on_exit() {
   waiting_.clear();
   puller_.reset();
   engine_.reset();
-  state_memory_ = Buffer();
+  states_.clear();
+  windows_.clear();
 }
 
 void EncoderStage::begin(BeginPrefill message) {
@@ -116,10 +125,12 @@ bool EncoderStage::try_submit(RequestId id) {
   Work& work = works_.at(id);
   const GenerateRequest& request = *work.begin.request;
   engine::PrefillRequest prefill{id, engine::tokens_to_read(request.decode), request.images};
+  work.length = static_cast<Position>(prefill.tokens.size());
   if (work.begin.cached_blocks > 0) {
-    prefill.cached_blocks = engine_->usable_blocks(static_cast<Position>(prefill.tokens.size()),
-                                                   work.begin.cached_blocks, 0);
+    prefill.cached_blocks =
+        engine_->usable_blocks(work.length, work.begin.cached_blocks, work.begin.windows_at);
   }
+  prefill.keep_windows = work.begin.keep_windows;
   work.cached_blocks = prefill.cached_blocks;
   const auto status = engine_->submit(std::move(prefill));
   if (status) {
@@ -146,87 +157,6 @@ void EncoderStage::submit_waiting() {
       return;
     }
   }
-}
-
-void EncoderStage::fetch_cached(RequestId id) {
-  Work& work = works_.at(id);
-  if (const Status status = fetch_cached(id, work); !status) {
-    fetch_failed(work.begin.attempt, status.error());
-  }
-}
-
-Status EncoderStage::fetch_cached(RequestId id, Work& work) {
-  CEDAR_TRY(auto descriptor, descriptor_of(work.begin.cached));
-  const auto count = static_cast<size_t>(work.cached_blocks);
-  if (descriptor.ranges.size() < count) {
-    return make_error(Errc::invalid_argument, std::to_string(descriptor.ranges.size()) +
-                                                  " cached blocks, expected " +
-                                                  std::to_string(count));
-  }
-  descriptor.ranges.resize(count);
-  for (const transport::ByteRange& range : descriptor.ranges) {
-    if (static_cast<int64_t>(range.bytes) == engine_->block_bytes()) continue;
-    return make_error(Errc::invalid_argument, "cached block of " + std::to_string(range.bytes) +
-                                                  " bytes, expected " +
-                                                  std::to_string(engine_->block_bytes()));
-  }
-  if (descriptor.owner == setup_.plane.transport->identity()) {
-    {
-      CEDAR_TRY(const auto bytes, setup_.plane.transport->read_in_place(descriptor));
-      for (size_t i = 0; i < count; ++i) {
-        CEDAR_CHECK_OK(engine_->import_block(id, static_cast<int64_t>(i), bytes[i]));
-      }
-    }
-    setup_.plane.transport->release(descriptor.owner, descriptor.lease);
-    resume(id, work.cached_blocks);
-    return {};
-  }
-  Fetch fetch;
-  fetch.attempt = work.begin.attempt;
-  fetch.owner = work.begin.cached.owner;
-  fetch.deadline = std::min(work.deadline, transport::Clock::now() + kCacheWait);
-  for (size_t i = 0; i < count; ++i) fetch.blocks.push_back(static_cast<int64_t>(i));
-  fetch.source = std::move(descriptor);
-  puller_->add(std::move(fetch));
-  return {};
-}
-
-void EncoderStage::block_arrived(const Attempt& attempt, int64_t index,
-                                 std::span<const std::byte> bytes) {
-  const auto known = attempts_.find(attempt);
-  if (known == attempts_.end()) return;
-  const RequestId id = known->second;
-  Work& work = works_.at(id);
-  if (const Status status = engine_->import_block(id, index, bytes); !status) {
-    puller_->drop(attempt);
-    return fetch_failed(attempt, status.error());
-  }
-  if (++work.cached_here == work.cached_blocks) resume(id, work.cached_blocks);
-}
-
-void EncoderStage::state_arrived(const Attempt&, std::span<const std::byte>) {}
-
-void EncoderStage::fetch_failed(const Attempt& attempt, const Error& error) {
-  const auto known = attempts_.find(attempt);
-  if (known == attempts_.end()) return;
-  log::warn("encoder", "computes what the cache had", {{"error", error.message()}});
-  resume(known->second, 0);
-}
-
-void EncoderStage::resume(RequestId id, int64_t blocks) {
-  Work& work = works_.at(id);
-  if (work.abandoned) return;
-  if (const Status status = engine_->resume(id, blocks); !status) return fail(id, status.error());
-  work.cached_blocks = work.offered_blocks = blocks;
-  setup_.metrics->add(MetricId::encoder_cached_blocks, static_cast<double>(blocks));
-  if (blocks > 0) {
-    // The decoder may fetch them, too, before anything is computed.
-    PrefillProgress progress;
-    progress.attempt = work.begin.attempt;
-    progress.cached_blocks = progress.first_block = blocks;
-    send(work.begin.session, std::move(progress));
-  }
-  schedule_step();
 }
 
 void EncoderStage::step() {
@@ -273,8 +203,11 @@ void EncoderStage::report(const engine::PrefillEvent& event) {
   progress.attempt = work.begin.attempt;
   progress.computed = event.computed;
   progress.cached_blocks = work.cached_blocks;
+  progress.resume = kind_of(event.resume);
+  progress.replayed = event.replayed;
   const Status offered = offer_blocks(event.id, work, event.blocks_ready, progress);
   if (!offered) return fail(event.id, offered.error());
+  if (event.windows_at > 0) offer_windows(event.id, work, progress);
   if (event.finished) {
     hand_over(event.id, work, std::move(progress));
   } else {
@@ -304,41 +237,56 @@ Status EncoderStage::offer_blocks(RequestId id, Work& work, int64_t ready,
 }
 
 void EncoderStage::hand_over(RequestId id, Work& work, PrefillProgress progress) {
-  if (free_state_slots_.empty()) {
-    // The blocks need not wait for a slot.
+  if (!states_.has_free()) {
+    // The blocks need not wait for a slot, nor the windows.
     waiting_for_slot_.push_back(progress);
     waiting_for_slot_.back().blocks = {};
     waiting_for_slot_.back().for_cache = {};
+    waiting_for_slot_.back().windows_at = 0;
+    waiting_for_slot_.back().windows = {};
     send(work.begin.session, std::move(progress));
     return;
   }
-  const size_t slot = free_state_slots_.back();
-  const Status offered = offer_state(id, work, slot, progress);
-  if (!offered) return fail(id, offered.error());
-  free_state_slots_.pop_back();
-  work.state_slot = slot;
+  if (const Status offered = offer_state(id, work, progress); !offered) {
+    return fail(id, offered.error());
+  }
   work.finished = true;
   progress.finished = true;
   send(work.begin.session, std::move(progress));
 }
 
-Status EncoderStage::offer_state(RequestId id, Work& work, size_t slot, PrefillProgress& progress) {
+Status EncoderStage::offer_state(RequestId id, Work& work, PrefillProgress& progress) {
   CEDAR_TRY(const engine::Handoff handoff, engine_->take_handoff(id));
-  const int64_t bytes = engine::serialised_bytes(handoff);
-  if (bytes > state_slot_bytes_) {
-    return make_error(Errc::internal, "a hand-off of " + std::to_string(bytes) +
-                                          " bytes, a slot has " +
-                                          std::to_string(state_slot_bytes_));
-  }
-  const std::span<std::byte> target(
-      state_memory_.data() + static_cast<int64_t>(slot) * state_slot_bytes_,
-      static_cast<size_t>(bytes));
-  engine::serialise(handoff, target);
-  const std::span<const std::byte> part = target;
-  CEDAR_TRY(Offered offered, offer(id, work.deadline, {&part, 1}));
+  CEDAR_TRY(const StateSlots::Kept kept, states_.keep(handoff));
+  work.state_slot = kept.slot;
+  CEDAR_TRY(Offered offered, offer(id, work.deadline, {&kept.bytes, 1}));
   work.leases.insert(offered.lease);
   progress.state = std::move(offered.offer);
   return {};
+}
+
+void EncoderStage::offer_windows(RequestId id, Work& work, PrefillProgress& progress) {
+  const auto offered = [&]() -> Status {
+    if (!windows_.allocated()) {
+      CEDAR_CHECK_OK(windows_.allocate(*setup_.memory, engine_->max_handoff_bytes(), kWindowSlots));
+    }
+    // A later chunk of the prompt may find one free.
+    if (!windows_.has_free()) return {};
+    CEDAR_TRY(const engine::Handoff state, engine_->take_windows(id));
+    CEDAR_TRY(const StateSlots::Kept kept, windows_.keep(state));
+    const auto deadline = std::min(work.deadline, transport::Clock::now() + kKeepTime);
+    auto lent = offer(id, deadline, {&kept.bytes, 1});
+    if (!lent) {
+      windows_.give_back(kept.slot);
+      return lent.error();
+    }
+    work.windows = {kept.slot, lent->lease};
+    work.cache_leases.insert(lent->lease);
+    progress.windows_at = state.length;
+    progress.windows = std::move(lent->offer);
+    return {};
+  }();
+  if (!offered) log::warn("encoder", "keeps no windows", {{"error", offered.error().message()}});
 }
 
 Result<EncoderStage::Offered> EncoderStage::offer(
@@ -381,7 +329,7 @@ void EncoderStage::cancel(Works::iterator entry) {
   std::erase_if(waiting_for_slot_, [&](const PrefillProgress& progress) {
     return progress.attempt == work.begin.attempt;
   });
-  puller_->drop(work.begin.attempt);
+  drop_fetches(work);
   // Pulls under way end first; then the leases come back one by one. What has been read to the end is worth keeping.
   for (const LeaseId lease : work.leases) setup_.plane.transport->revoke(lease);
   if (!work.finished) {
@@ -393,8 +341,13 @@ void EncoderStage::cancel(Works::iterator entry) {
 void EncoderStage::lease_ended(const LeaseReturned& message) {
   const auto entry = works_.find(message.work);
   if (entry == works_.end()) return;
-  entry->second.leases.erase(message.lease);
-  entry->second.cache_leases.erase(message.lease);
+  Work& work = entry->second;
+  work.leases.erase(message.lease);
+  work.cache_leases.erase(message.lease);
+  if (work.windows && work.windows->lease == message.lease) {
+    windows_.give_back(work.windows->slot);
+    work.windows.reset();
+  }
   release_if_done(entry);
 }
 
@@ -403,9 +356,9 @@ void EncoderStage::release_if_done(Works::iterator entry) {
   if (!work.leases.empty() || !work.cache_leases.empty()) return;
   if (!work.finished && !work.abandoned) return;
   engine_->release(entry->first);
-  if (work.state_slot) free_state_slots_.push_back(*work.state_slot);
+  if (work.state_slot) states_.give_back(*work.state_slot);
   forget(entry);
-  while (!free_state_slots_.empty() && !waiting_for_slot_.empty()) {
+  while (states_.has_free() && !waiting_for_slot_.empty()) {
     PrefillProgress progress = std::move(waiting_for_slot_.front());
     waiting_for_slot_.pop_front();
     const RequestId id = attempts_.at(progress.attempt);

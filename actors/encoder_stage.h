@@ -1,7 +1,8 @@
 #pragma once
 // Runs the reading half: one chunk after the other while there is work, messages in between. What it computes is offered
-// in place, under leases of its transport; the pages of a prompt are free again when the last of them has ended. Owns the
-// engine; detached, because a step computes for long.
+// in place, under leases of its transport; the pages of a prompt are free again when the last of them has ended. What a cache
+// has of a prompt is fetched before the first chunk (encoder_stage_cached.cpp). Owns the engine; detached, because a step
+// computes for long.
 
 #include <caf/actor_addr.hpp>
 #include <caf/typed_event_based_actor.hpp>
@@ -19,6 +20,7 @@
 #include "actors/messages.h"
 #include "actors/offer_puller.h"
 #include "actors/stage_engines.h"
+#include "actors/state_slots.h"
 #include "monitoring/metrics.h"
 #include "monitoring/trace.h"
 
@@ -43,6 +45,9 @@ struct CacheReached {
   Error error;
 };
 
+/// Computing is the alternative to waiting for the cache.
+inline constexpr std::chrono::seconds kCachePatience{2};
+
 class EncoderStage final
     : public EncoderStageActor::extend<caf::reacts_to<StepAtom>, caf::reacts_to<CachedPullEnded>,
                                        caf::reacts_to<CacheReached>>::base,
@@ -66,10 +71,18 @@ class EncoderStage final
     bool failed = false;
     int64_t cached_blocks = 0;  // that it waits for or has taken over
     int64_t cached_here = 0;    // of them
+    bool waits_for_windows = false;
+    bool has_windows = false;  // of an earlier turn, imported
+    Position length = 0;       // tokens to read
     int64_t offered_blocks = 0;
     std::set<LeaseId> leases;        // live ones of the decoder
     std::set<LeaseId> cache_leases;  // live ones of the cache
     std::optional<size_t> state_slot;
+    struct Windows {
+      size_t slot = 0;
+      LeaseId lease;  // one of cache_leases
+    };
+    std::optional<Windows> windows;  // on offer for the next turn
   };
   using Works = std::map<RequestId, Work>;
 
@@ -78,9 +91,12 @@ class EncoderStage final
   /// False: the engine has no room, and work that is under way will free some.
   bool try_submit(RequestId id);
   void submit_waiting();
-  /// Fetches the cached blocks of a prompt that the engine keeps waiting for them.
+  /// Fetches the cached blocks of a prompt that the engine keeps waiting for them, and its windows.
   void fetch_cached(RequestId id);
-  Status fetch_cached(RequestId id, Work& work);
+  Status fetch_blocks(RequestId id, Work& work);
+  Status fetch_windows(RequestId id, Work& work);
+  void import_windows(RequestId id, Work& work, std::span<const std::byte> bytes);
+  void resume_if_all_is_here(RequestId id);
   void resume(RequestId id, int64_t blocks);
   void step();
   void measure_chunk(transport::TimePoint begin,
@@ -89,13 +105,16 @@ class EncoderStage final
   Status offer_blocks(RequestId id, Work& work, int64_t ready, PrefillProgress& progress);
   /// Offers the state of a prompt that has been read, or lets it wait for a slot.
   void hand_over(RequestId id, Work& work, PrefillProgress progress);
-  Status offer_state(RequestId id, Work& work, size_t slot, PrefillProgress& progress);
+  Status offer_state(RequestId id, Work& work, PrefillProgress& progress);
+  /// For the next turn; best effort.
+  void offer_windows(RequestId id, Work& work, PrefillProgress& progress);
   struct Offered {
     Offer offer;
     LeaseId lease;
   };
   Result<Offered> offer(RequestId id, transport::TimePoint deadline,
                         std::span<const std::span<const std::byte>> parts);
+  void drop_fetches(const Work& work);
   void cancel(const Attempt& attempt);
   void cancel(Works::iterator entry);
   void lease_ended(const LeaseReturned& message);
@@ -115,9 +134,8 @@ class EncoderStage final
   EncoderStageSetup setup_;
   std::unique_ptr<EncoderEngine> engine_;
   std::optional<OfferPuller> puller_;
-  Buffer state_memory_;
-  int64_t state_slot_bytes_ = 0;
-  std::vector<size_t> free_state_slots_;
+  StateSlots states_;
+  StateSlots windows_;  // made when first asked for
   std::deque<PrefillProgress> waiting_for_slot_;
   Works works_;
   std::map<Attempt, RequestId> attempts_;

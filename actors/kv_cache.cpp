@@ -80,7 +80,7 @@ KvCache::behavior_type KvCache::make_behavior() {
   return {
       [this](const LookupPrefix& message) { return lookup(message); },
       [this](const StoreBlocks& message) { store(message); },
-      [this](const StoreWindows& message) { refuse(message.windows); },
+      [this](const StoreWindows& message) { store(message); },
       [this](const ReleaseLease& message) {
         const auto lease = leases_.find(message.lease);
         if (lease != leases_.end()) end(lease->second);
@@ -110,6 +110,7 @@ KvCache::behavior_type KvCache::make_behavior() {
       [this](const CacheTick&) {
         delayed_send(this, kTickInterval, CacheTick{});
         if (memory_) disk_.open();
+        windows_.expire();
         publish();
       },
   };
@@ -137,6 +138,9 @@ Status KvCache::start() {
   };
   OfferPuller::Receiver& receiver = *this;
   puller_.emplace(transport, options, receiver, std::move(handlers));
+  if (const Status windows = windows_.start(transport, setup_.options); !windows) {
+    log::warn("cache", "keeps no windows", {{"error", windows.error().message()}});
+  }
   disk_.open();
   delayed_send(this, kTickInterval, CacheTick{});
   return {};
@@ -152,6 +156,7 @@ void KvCache::on_exit() {
   leases_.clear();
   stores_.clear();
   puller_.reset();
+  windows_.stop();
   memory_.reset();
 }
 
@@ -224,11 +229,23 @@ PrefixLease KvCache::lend(PrefixLookups::Found found, const Asked& asked) {
   reply.lease = id;
   reply.blocks = static_cast<int64_t>(found.slots.size());
   reply.disk_blocks = found.from_disk;
+  std::vector<transport::ByteRange> ranges;
+  for (const int64_t slot : found.slots) {
+    ranges.push_back(
+        {static_cast<uint64_t>(slot * slot_bytes_), static_cast<uint64_t>(setup_.block_bytes), {}});
+  }
   Status status;
-  for (Offer* const part : {&reply.for_encoder, &reply.for_decoder}) {
-    auto offered = offer(found.slots, id, asked.deadline, lease.offers);
-    if (offered) *part = std::move(*offered);
+  const auto lend = [&](const auto& region, std::vector<transport::ByteRange> bytes, Offer& part) {
+    auto offered = offer(region, std::move(bytes), id, asked.deadline, lease.offers);
+    if (offered) part = std::move(*offered);
     else status = offered.error();
+  };
+  lend(memory_, ranges, reply.for_encoder);
+  lend(memory_, ranges, reply.for_decoder);
+  if (const auto windows = windows_.find(lease.keys, asked.owner); windows) {
+    lease.window = windows->key;
+    reply.windows_at = windows->tokens;
+    lend(windows_.region(), {windows->range}, reply.windows);
   }
   lease.open = lease.offers.size();
   if (!status) {
@@ -242,17 +259,15 @@ PrefixLease KvCache::lend(PrefixLookups::Found found, const Asked& asked) {
   return reply;
 }
 
-Result<Offer> KvCache::offer(const std::vector<int64_t>& slots, LeaseId lease,
+Result<Offer> KvCache::offer(const std::shared_ptr<ExportRegion>& region,
+                             std::vector<transport::ByteRange> ranges, LeaseId lease,
                              transport::TimePoint deadline, std::vector<LeaseId>& offers) {
   transport::OfferRequest request;
-  request.region = memory_->id();
-  for (const int64_t slot : slots) {
-    request.ranges.push_back(
-        {static_cast<uint64_t>(slot * slot_bytes_), static_cast<uint64_t>(setup_.block_bytes), {}});
-  }
+  request.region = region->id();
+  request.ranges = std::move(ranges);
   request.lease_deadline = deadline;
   // The region lives as long as the lease, even if this actor does not.
-  const auto on_end = [cache = address(), lease, region = memory_](LeaseId, transport::LeaseEnd) {
+  const auto on_end = [cache = address(), lease, region](LeaseId, transport::LeaseEnd) {
     tell(cache, CacheOfferEnded{lease});
   };
   CEDAR_TRY(const auto descriptor, setup_.plane.transport->offer(std::move(request), on_end));
@@ -270,6 +285,7 @@ void KvCache::offer_ended(LeaseId id) {
   if (at == leases_.end()) return;
   if (at->second.open > 0 && --at->second.open > 0) return;
   for (const model::BlockKey& key : at->second.keys) tier_.unpin(key);
+  if (at->second.window) windows_.unpin(*at->second.window);
   unwatch(at->second.owner);
   leases_.erase(at);
   publish();
@@ -296,9 +312,14 @@ void KvCache::store(const StoreBlocks& message) {
   publish();
 }
 
-void KvCache::refuse(const Offer& offer) {
-  const auto descriptor = descriptor_of(offer);
-  if (descriptor) setup_.plane.transport->release(descriptor->owner, descriptor->lease);
+void KvCache::store(const StoreWindows& message) {
+  if (!puller_) return;
+  const HandoffId id{++last_id_};
+  const auto session = caf::actor_cast<caf::actor_addr>(current_sender());
+  if (const Status status = windows_.store(message, session, id, *puller_); !status) {
+    log::warn("cache", "cannot take windows over", {{"error", status.error().message()}});
+  }
+  publish();
 }
 
 Status KvCache::fetch(const StoreBlocks& message) {
@@ -362,11 +383,14 @@ void KvCache::block_arrived(const Attempt& attempt, int64_t index,
   if (store != stores_.end()) keep(store->second, index, bytes);
 }
 
-void KvCache::state_arrived(const Attempt&, std::span<const std::byte>) {}
+void KvCache::state_arrived(const Attempt& attempt, std::span<const std::byte>) {
+  windows_.arrived(attempt.handoff);
+}
 
 void KvCache::fetch_failed(const Attempt& attempt, const Error& error) {
   log::info("cache", "a stage took its offer back", {{"error", error.message()}});
   stores_.erase(attempt.handoff);
+  windows_.failed(attempt.handoff);
 }
 
 std::span<std::byte> KvCache::bytes_of(int64_t slot) const {
@@ -381,6 +405,7 @@ void KvCache::publish() {
   usage_.leases = static_cast<int64_t>(leases_.size());
   usage_.evicted_blocks = tier_.evictions();
   disk_.count(usage_);
+  windows_.count(usage_);
   if (setup_.board) publish_usage(usage_, *setup_.board);
 }
 

@@ -3,6 +3,9 @@
 // behind it, found by chained block keys. What stages offer is fetched behind their backs (write-behind, best effort) and
 // written to the disk at once; what a lookup finds is offered in memory and stays until both of its readers are done, its
 // lease is released, or its owner dies. A lookup waits for its reads of the disk, within bounds, and takes what is there.
+//
+// Beside the blocks, in memory of their own, the windows of sessions between turns: a lookup offers those that cover most of
+// what it found.
 
 #include <caf/actor_addr.hpp>
 #include <caf/typed_event_based_actor.hpp>
@@ -20,6 +23,7 @@
 #include "actors/messages.h"
 #include "actors/offer_puller.h"
 #include "actors/prefix_lookups.h"
+#include "actors/window_cache.h"
 #include "monitoring/metrics.h"
 
 namespace cedar::actors {
@@ -41,7 +45,7 @@ struct CacheOwnerReached {
   DataEndpoint owner;
   Error error;
 };
-/// Nobody reads under one of a lease's two offers any more.
+/// Nobody reads under one of a lease's offers any more.
 struct CacheOfferEnded {
   LeaseId lease;
 };
@@ -80,6 +84,7 @@ class KvCache final
   struct Lease {
     caf::actor_addr owner;
     std::vector<model::BlockKey> keys;
+    std::optional<model::BlockKey> window;
     std::vector<LeaseId> offers;  // of the transport
     size_t open = 0;              // of them
   };
@@ -97,14 +102,15 @@ class KvCache final
   PrefixLease lend(PrefixLookups::Found found, const Asked& asked);
   void read(uint64_t number, const model::BlockKey& key, int64_t slot);
   void write_again(const PrefixLookups::Found& found);
-  Result<Offer> offer(const std::vector<int64_t>& slots, LeaseId lease,
+  Result<Offer> offer(const std::shared_ptr<ExportRegion>& region,
+                      std::vector<transport::ByteRange> ranges, LeaseId lease,
                       transport::TimePoint deadline, std::vector<LeaseId>& offers);
   void offer_ended(LeaseId lease);
   void end(Lease& lease);
   void watch(const caf::actor_addr& owner);
   void unwatch(const caf::actor_addr& owner);
   void store(const StoreBlocks& message);
-  void refuse(const Offer& offer);
+  void store(const StoreWindows& message);
   Status fetch(const StoreBlocks& message);
   void keep(const Store& store, int64_t block, std::span<const std::byte> bytes);
   std::span<std::byte> bytes_of(int64_t slot) const;
@@ -121,6 +127,7 @@ class KvCache final
   std::shared_ptr<ExportRegion> memory_;  // null: nothing is kept
   CacheTier tier_{0};
   CacheDisk disk_;
+  WindowCache windows_;
   PrefixLookups lookups_;
   std::optional<OfferPuller> puller_;
   std::map<uint64_t, Asked> asked_;  // by number of the lookup

@@ -106,12 +106,14 @@ void OfferPuller::pump() {
 bool OfferPuller::issue(uint64_t id, Active& active) {
   const Fetch& fetch = active.fetch;
   Slots& slots = fetch.blocks.empty() ? states_ : blocks_;
-  if (const Status ready = prepare(slots); !ready) {
+  const bool needs_slots = fetch.target.region == nullptr;
+  if (const Status ready = needs_slots ? prepare(slots) : Status{}; !ready) {
     fail(id, ready.error());
     return true;
   }
   Part& todo = active.todo.front();
-  const size_t count = std::min({todo.count, slots.free.size(), options_.pull_blocks});
+  const size_t count =
+      needs_slots ? std::min({todo.count, slots.free.size(), options_.pull_blocks}) : todo.count;
   if (count == 0) return false;
   Pull pull;
   pull.fetch = id;
@@ -122,27 +124,33 @@ bool OfferPuller::issue(uint64_t id, Active& active) {
   request.source = fetch.source;
   const auto begin = fetch.source.ranges.begin() + static_cast<std::ptrdiff_t>(todo.first);
   request.source.ranges.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < count && needs_slots; ++i) {
     const size_t slot = slots.free[slots.free.size() - 1 - i];
     pull.slots.push_back(slot);
     request.target.push_back({slots.region->id(), slot * static_cast<uint64_t>(slots.bytes)});
   }
+  pull.target = fetch.target;
+  if (!needs_slots) {
+    request.target.push_back(
+        {fetch.target.region->id(), static_cast<uint64_t>(fetch.target.offset)});
+  }
   pull.begin = transport::Clock::now();
-  pull.handoff = fetch.attempt.handoff;
+  pull.attempt = fetch.attempt;
   pull.bytes = request.source.bytes();
   request.deadline = std::min(fetch.deadline, pull.begin + options_.pull_timeout);
   request.release_lease = false;
   const uint64_t number = ++last_id_;
   // The region stays as long as someone may write to it, even without this object.
   auto started = transport_.pull(std::move(request),
-                                 [pulled = handlers_.pulled, number, region = slots.region](
+                                 [pulled = handlers_.pulled, number,
+                                  region = needs_slots ? slots.region : fetch.target.region](
                                      const Status& status) { pulled(number, status); });
   if (!started) {
     if (started.error().code == Errc::overloaded && !pulls_.empty()) return false;
     fail(id, started.error());
     return true;
   }
-  slots.free.resize(slots.free.size() - count);
+  slots.free.resize(slots.free.size() - pull.slots.size());
   pull.transfer = *started;
   pulls_.emplace(number, std::move(pull));
   ++active.running;
@@ -170,7 +178,7 @@ void OfferPuller::pulled(uint64_t number, const Status& status) {
                          {{"blocks", pull.state ? 0 : static_cast<int64_t>(pull.part.count)},
                           {"bytes", static_cast<int64_t>(pull.bytes)},
                           {"ok", status ? 1 : 0},
-                          {"handoff", static_cast<int64_t>(pull.handoff.value)}});
+                          {"handoff", static_cast<int64_t>(pull.attempt.handoff.value)}});
   }
   if (const auto fetch = fetches_.find(pull.fetch); fetch != fetches_.end()) {
     Active& active = fetch->second;
@@ -188,6 +196,8 @@ void OfferPuller::pulled(uint64_t number, const Status& status) {
     } else {
       fail(pull.fetch, status.error());
     }
+  } else if (pull.failed) {
+    receiver_.fetch_failed(pull.attempt, *pull.failed);
   }
   Slots& slots = pull.state ? states_ : blocks_;
   slots.free.insert(slots.free.end(), pull.slots.begin(), pull.slots.end());
@@ -201,9 +211,11 @@ void OfferPuller::deliver(const Pull& pull) {
     if (at == fetches_.end()) return;  // the receiver has dropped it
     const Fetch& fetch = at->second.fetch;
     const size_t range = pull.part.first + i;
-    const std::span<const std::byte> bytes(
-        slots.region->memory().data + static_cast<int64_t>(pull.slots[i]) * slots.bytes,
-        fetch.source.ranges[range].bytes);
+    const std::byte* const from =
+        pull.target.region
+            ? pull.target.region->memory().data + pull.target.offset
+            : slots.region->memory().data + static_cast<int64_t>(pull.slots[i]) * slots.bytes;
+    const std::span<const std::byte> bytes(from, fetch.source.ranges[range].bytes);
     const Attempt attempt = fetch.attempt;
     if (pull.state) {
       // Nothing of the offer is needed any more, and what follows may take long.
@@ -238,8 +250,14 @@ void OfferPuller::fail(uint64_t fetch, const Error& error) {
   const auto at = fetches_.find(fetch);
   if (at == fetches_.end()) return;
   const Attempt attempt = at->second.fetch.attempt;
+  bool written = false;
+  for (auto& [number, pull] : pulls_) {
+    if (pull.fetch != fetch || !pull.target.region) continue;
+    pull.failed = error;
+    written = true;
+  }
   drop(attempt);
-  receiver_.fetch_failed(attempt, error);
+  if (!written) receiver_.fetch_failed(attempt, error);
 }
 
 }  // namespace cedar::actors

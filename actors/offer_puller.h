@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "actors/data_plane.h"
@@ -41,6 +42,13 @@ struct Fetch {
   DataEndpoint owner;
   std::vector<int64_t> blocks;  // index of each range; empty: the one range is the state
   transport::TimePoint deadline;
+  /// Where the state goes; no region: into a slot of the puller's. Nobody else may write there until it has arrived or the
+  /// fetch has failed, and none who drops a fetch may use the place again.
+  struct Target {
+    std::shared_ptr<ExportRegion> region;
+    int64_t offset = 0;
+  };
+  Target target;
 };
 
 class OfferPuller {
@@ -96,11 +104,14 @@ class OfferPuller {
     uint64_t link = 0;
     Part part;
     std::vector<size_t> slots;
+    Fetch::Target target;  // instead of slots
+    /// The fetch has failed, which its receiver hears when nobody writes to the target any more.
+    std::optional<Error> failed;
     bool state = false;
     transport::TransferId transfer;
     transport::TimePoint begin;
     // What the trace says of it, when its fetch may be gone.
-    HandoffId handoff;
+    Attempt attempt;
     uint64_t bytes = 0;
   };
   /// Slots of one size in one region.

@@ -178,7 +178,7 @@ void Session::on_no_room(const caf::error& error) {
 
 void Session::look_up() {
   release_hit();
-  cached_blocks_ = 0;
+  cached_blocks_ = disk_blocks_ = 0;
   // The last token is always computed.
   const int64_t blocks =
       keys_ && use_cache_
@@ -231,7 +231,10 @@ void Session::prefill() {
                                           remaining(),
                                           hit_.blocks,
                                           hit_.for_encoder,
-                                          keys_ ? tokens_to_read() / keys_->block_tokens() : 0});
+                                          keys_ ? tokens_to_read() / keys_->block_tokens() : 0,
+                                          hit_.windows_at,
+                                          hit_.windows,
+                                          keys_.has_value()});
 }
 
 void Session::on_progress(PrefillProgress progress) {
@@ -246,6 +249,7 @@ void Session::on_progress(PrefillProgress progress) {
   if (hit_.blocks > 0) {
     cached_blocks_ = progress.cached_blocks;
     if (cached_blocks_ == hit_.blocks) {
+      disk_blocks_ = hit_.disk_blocks;
       send(setup_.decoder.stage, ImportBlocks{attempt_, 0, std::move(hit_.for_decoder)});
       hit_ = {};
     } else {
@@ -269,6 +273,7 @@ void Session::on_progress(PrefillProgress progress) {
     const int64_t whole = progress.computed / keys_->block_tokens();
     keep(progress.first_block, whole - progress.first_block, std::move(progress.for_cache));
   }
+  if (keys_ && progress.windows_at > 0) keep_windows(progress.windows_at, progress.windows);
   if (setup_.entry) setup_.entry->read(std::min(progress.computed, prompt_tokens()));
   if (resumed()) return;  // the client has heard of its prompt
   if (progress.computed > told_computed_) {
@@ -276,8 +281,10 @@ void Session::on_progress(PrefillProgress progress) {
     setup_.sink->event(PrefillEvent{progress.computed, prompt_tokens()});
   }
   if (progress.finished && !std::exchange(told_read_, true)) {
-    setup_.sink->event(
-        PromptReadEvent{prompt_tokens(), std::min(cached_tokens(), prompt_tokens())});
+    const int64_t block = keys_ ? keys_->block_tokens() : 0;
+    setup_.sink->event(PromptReadEvent{prompt_tokens(), std::min(cached_tokens(), prompt_tokens()),
+                                       std::min(disk_blocks_ * block, prompt_tokens()),
+                                       progress.resume, progress.replayed});
   }
 }
 
@@ -320,6 +327,13 @@ void Session::keep(int64_t first, int64_t count, Offer blocks) {
   if (!keys_ || first < 0 || count < 1 || first + count > keys_->blocks()) return;
   send(setup_.cache.cache,
        StoreBlocks{first, keys_->chain(first, first + count), std::move(blocks)});
+}
+
+void Session::keep_windows(int64_t at, Offer windows) {
+  const int64_t block = at / keys_->block_tokens();
+  if (block < 1 || block > keys_->blocks()) return;
+  send(setup_.cache.cache,
+       StoreWindows{keys_->of(block - 1, block).front(), at, std::move(windows)});
 }
 
 void Session::on_stage_failed(StageFailed message) {

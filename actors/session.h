@@ -8,7 +8,7 @@
 // has; the answer goes on with the next index.
 //
 // Before a prompt is read, the cache is asked once what it has of it; encoder and decoder fetch that from the cache, and the
-// cache fetches what they compute. All of this is best effort: a cache that is slow, lost or useless is done without.
+// cache fetches what they compute, and the encoder's windows for the next turn. All of this is best effort: a cache that is slow, lost or useless is done without.
 
 #include <caf/typed_event_based_actor.hpp>
 
@@ -90,6 +90,7 @@ class Session final : public SessionActor::base {
   void on_tokens(TokenBatch batch);
   void on_block_written(const BlockWritten& message);
   void keep(int64_t first, int64_t count, Offer blocks);
+  void keep_windows(int64_t at, Offer windows);
   void on_stage_failed(StageFailed message);
   void replace_encoder(Error reason, bool counts = true);
   void replace_decoder(Error reason);
@@ -115,6 +116,7 @@ class Session final : public SessionActor::base {
   bool looked_up_ = false;          // the cache has answered, or will not
   PrefixLease hit_;                 // blocks 0: none, or it is passed on
   int64_t cached_blocks_ = 0;       // of the prompt, that the encoder did not compute
+  int64_t disk_blocks_ = 0;         // of them, read for this
   std::vector<TokenId> emitted_;    // by this decoder
 };
 

@@ -137,8 +137,10 @@ std::string usage_json(const Usage& usage) {
          std::to_string(usage.prompt_tokens + usage.completion_tokens) +
          R"(,"prompt_cache_hit_tokens":)" + hit + R"(,"prompt_cache_miss_tokens":)" +
          std::to_string(usage.prompt_tokens - usage.cached_tokens) +
-         R"(,"prompt_tokens_details":{"cached_tokens":)" + hit +
-         R"(},"completion_tokens_details":{"reasoning_tokens":)" +
+         R"(,"prompt_tokens_details":{"cached_tokens":)" + hit + R"(,"cached_tokens_disk":)" +
+         std::to_string(usage.disk_tokens) + R"(,"replayed_tokens":)" +
+         std::to_string(usage.replayed_tokens) + R"(,"resume":")" + std::string(usage.resume) +
+         R"("},"completion_tokens_details":{"reasoning_tokens":)" +
          std::to_string(usage.reasoning_tokens) + "}}";
 }
 

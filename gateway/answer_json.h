@@ -25,6 +25,9 @@ struct Usage {
   int64_t cached_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t reasoning_tokens = 0;
+  int64_t disk_tokens = 0;           // of the cached ones, brought from a disk
+  int64_t replayed_tokens = 0;       // cached ones that were computed again
+  std::string_view resume = "none";  // how the encoder came by its windows, actors::ResumeKind
 };
 std::string usage_json(const Usage& usage);
 

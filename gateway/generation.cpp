@@ -8,16 +8,25 @@
 #include "gateway/detached_answers.h"
 
 namespace cedar::gateway {
-
-using monitoring::MetricId;
-
 namespace {
+
+std::string_view name_of(actors::ResumeKind kind) {
+  switch (kind) {
+    case actors::ResumeKind::none: return "none";
+    case actors::ResumeKind::windows: return "windows";
+    case actors::ResumeKind::bounded: return "bounded";
+    case actors::ResumeKind::exact: return "exact";
+  }
+  return "none";
+}
 
 double seconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
 }  // namespace
+
+using monitoring::MetricId;
 
 /// Receives the events of one choice on the actors' threads.
 class Generation::Sink final : public actors::StreamSink {
@@ -133,6 +142,9 @@ void Generation::handle(size_t index, actors::StreamEvent& event) {
 
 void Generation::on_prompt_read(const actors::PromptReadEvent& event) {
   prompt_usage_.cached_tokens = event.cached_tokens;
+  prompt_usage_.disk_tokens = event.disk_tokens;
+  prompt_usage_.replayed_tokens = event.replayed_tokens;
+  prompt_usage_.resume = name_of(event.resume);
   if (std::exchange(prompt_read_, true)) return;
   if (event.cached_tokens > 0) {
     using monitoring::Tier;

@@ -121,6 +121,10 @@ class KvCacheTest : public testing::TestWithParam<test::TransportBackend> {
     return {first, keys(first - 1, end),
             make_offer(*descriptor, make_data_plane(*stage_.transport, "127.0.0.1").endpoint)};
   }
+  /// A state behind block `block`, whose bytes are those of block `content` of the exported memory.
+  StoreWindows windows(int block, int content) {
+    return {key(block), block * 128, blocks(content, content + 1).blocks};
+  }
   CacheUsage usage() {
     CacheUsage result;
     caf::scoped_actor self(system_);
@@ -410,6 +414,100 @@ TEST_P(KvCacheTest, BlocksOfAnotherIdentityAreNotFound) {
   ASSERT_TRUE(eventually([&] { return usage().disk_capacity_bytes > 0; }));
   EXPECT_EQ(usage().disk_blocks, 0);
   EXPECT_EQ(lookup(self, keys(1, 4)).blocks, 0);
+}
+
+// Windows: any bytes for the cache, found by the deepest block of what a lookup finds.
+TEST_P(KvCacheTest, WindowsOfTheDeepestBlockThatHasSomeAreOffered) {
+  caf::scoped_actor self(system_);
+  self->send(cache_, blocks(1, 6));
+  self->send(cache_, windows(2, 12));
+  self->send(cache_, windows(4, 14));
+  self->send(cache_, windows(9, 15));  // of another conversation
+  ASSERT_TRUE(eventually([&] { return usage().windows == 3 && usage().blocks == 5; }));
+  EXPECT_TRUE(eventually([&] { return stage_.transport->stats().leases_live == 0; }));
+  const PrefixLease hit = lookup(self, keys(1, 9));
+  EXPECT_EQ(hit.blocks, 5);
+  ASSERT_EQ(hit.windows_at, 4 * 128);
+  EXPECT_EQ(fetch(hit.windows), (std::vector<int>{14}));
+  const PrefixLease shorter = lookup(self, keys(1, 4));
+  ASSERT_EQ(shorter.windows_at, 2 * 128);
+  EXPECT_EQ(fetch(shorter.windows), (std::vector<int>{12}));
+  EXPECT_EQ(lookup(self, keys(1, 2)).windows_at, 0);
+  EXPECT_EQ(usage().window_hits, 2);
+  EXPECT_EQ(usage().window_lookups, 3);
+  EXPECT_EQ(board_->cache_windows, 3);
+  // They stay while they are offered, and are gone with the process.
+  with_disk(10);
+  EXPECT_EQ(usage().windows, 0);
+}
+
+TEST_P(KvCacheTest, TheNextTurnsWindowsReplaceThoseItBeganWith) {
+  CacheOptions options;
+  options.bytes = 10240;
+  options.window_bytes = 3 * 1024;  // of three states
+  end(cache_);
+  cache_ = spawn(options);
+  caf::scoped_actor self(system_);
+  self->send(cache_, blocks(1, 6));
+  self->send(cache_, windows(9, 11));
+  ASSERT_TRUE(eventually([&] { return usage().windows == 1 && usage().blocks == 5; }));
+  self->send(cache_, windows(2, 12));
+  ASSERT_TRUE(eventually([&] { return usage().windows == 2; }));
+  {
+    // A turn that finds block 2's, and brings those of block 5.
+    caf::scoped_actor turn(system_);
+    const PrefixLease hit = lookup(turn, keys(1, 6));
+    ASSERT_EQ(hit.windows_at, 2 * 128);
+    turn->send(cache_, ReleaseLease{hit.lease});
+    ASSERT_TRUE(eventually([&] { return usage().leases == 0; }));
+    turn->send(cache_, windows(5, 15));
+    ASSERT_TRUE(eventually([&] { return usage().windows == 3; }));
+  }
+  // Another state finds room: that of block 2 has gone, which was used after that of block 9.
+  self->send(cache_, windows(10, 14));
+  ASSERT_TRUE(eventually([&] { return usage().windows_evicted == 1 && usage().windows == 3; }));
+  EXPECT_EQ(lookup(self, keys(1, 4)).windows_at, 0);
+  EXPECT_EQ(lookup(self, keys(1, 6)).windows_at, 5 * 128);
+}
+
+TEST_P(KvCacheTest, WindowsAreLetGoAfterAWhile) {
+  CacheOptions options;
+  options.bytes = 10240;
+  options.window_ttl = 1s;
+  end(cache_);
+  cache_ = spawn(options);
+  caf::scoped_actor self(system_);
+  self->send(cache_, blocks(1, 3));
+  self->send(cache_, windows(2, 12));
+  EXPECT_TRUE(eventually([&] { return usage().windows_expired == 1; }, 30s));
+  EXPECT_EQ(usage().window_bytes, 0);
+  EXPECT_EQ(lookup(self, keys(1, 3)).windows_at, 0);
+}
+
+TEST_P(KvCacheTest, WindowsThatAreNoneAndACacheThatKeepsNone) {
+  caf::scoped_actor self(system_);
+  StoreWindows wrong = windows(1, 1);
+  wrong.windows.descriptor.resize(20);
+  self->send(cache_, wrong);
+  self->send(cache_, StoreWindows{key(1), 128, blocks(1, 3).blocks});  // two ranges
+  StoreWindows nowhere = windows(1, 1);
+  nowhere.windows_at = 0;
+  self->send(cache_, nowhere);
+  StoreWindows taken_back = windows(3, 3);
+  stage_.transport->revoke(descriptor_of(taken_back.windows)->lease);
+  self->send(cache_, taken_back);
+  self->send(cache_, windows(2, 2));
+  EXPECT_TRUE(eventually([&] { return usage().windows == 1 && usage().window_bytes == 1024; }));
+  end(cache_);
+  CacheOptions options;
+  options.bytes = 10240;
+  options.window_bytes = 0;
+  cache_ = spawn(options);
+  self->send(cache_, windows(2, 2));
+  self->send(cache_, blocks(1, 3));
+  EXPECT_TRUE(eventually([&] { return usage().blocks == 2; }));
+  EXPECT_EQ(usage().windows, 0);
+  EXPECT_EQ(lookup(self, keys(1, 3)).windows_at, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, KvCacheTest, testing::ValuesIn(test::transport_backends()),

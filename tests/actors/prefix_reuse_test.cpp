@@ -3,7 +3,11 @@
 
 #include <caf/scoped_actor.hpp>
 
+#include <cstring>
+
 #include "actors/kv_cache.h"
+#include "actors/offers.h"
+#include "actors/prompt_keys.h"
 #include "actors/system.h"
 #include "tests/actors/real_engines_fixture.h"
 
@@ -24,9 +28,9 @@ class PrefixReuseTest : public RemoteEnginesTest {
  protected:
   PrefixReuseTest() { options_.replay = engine::ReplayMode::exact; }  // of new decoders
 
-  void add_cache(Node& node) {
-    node.cache = system_->spawn<KvCache, caf::detached>(KvCacheSetup{
-        {.bytes = 4 << 20}, testing::mini_model()->layout.block_bytes, node.plane, node.board});
+  void add_cache(Node& node, CacheOptions options = {.bytes = 4 << 20}) {
+    node.cache = system_->spawn<KvCache, caf::detached>(
+        KvCacheSetup{options, testing::mini_model()->layout.block_bytes, node.plane, node.board});
     cache_ = {node.cache, "mini", block()};
   }
   static int64_t block() { return testing::mini_model()->layout.block_tokens; }
@@ -53,6 +57,14 @@ class PrefixReuseTest : public RemoteEnginesTest {
     EXPECT_TRUE(end);
     EXPECT_TRUE(!end->error) << end->error->message();
     return sink;
+  }
+  /// All 18 cached blocks are used, and their windows computed.
+  void expect_replay(const Node& encoder, const Node& decoder, const GenerateRequest& request) {
+    const auto sink = run(encoder, decoder, request);
+    EXPECT_EQ(sink->prompt_read().resume, ResumeKind::exact);
+    EXPECT_EQ(sink->prompt_read().cached_tokens, 18 * block());
+    EXPECT_GT(sink->prompt_read().replayed_tokens, 0);
+    EXPECT_EQ(sink->tokens(), one_process(request));
   }
   int64_t whole_blocks(const GenerateRequest& request) {
     return static_cast<int64_t>(request.decode.prompt.size()) / block();
@@ -196,7 +208,7 @@ TEST_P(PrefixReuseTest, BoundedReplayGivesOneAnswerForOneHit) {
   Node& e1 = add_real_encoder();
   Node& e2 = add_real_encoder();
   Node& decoder = add_real_decoder();
-  add_cache(add_node());
+  add_cache(add_node(), {.bytes = 4 << 20, .window_bytes = 0});
   GenerateRequest asked = prompt_of(static_cast<size_t>(10 * block() + 5));
   asked.decode.max_new_tokens = 20;
   asked.decode.sampling.logprobs = 0;
@@ -208,6 +220,81 @@ TEST_P(PrefixReuseTest, BoundedReplayGivesOneAnswerForOneHit) {
   EXPECT_EQ(third->cached_tokens(), 10 * block());
   EXPECT_EQ(third->tokens(), second->tokens());
   EXPECT_EQ(third->logprobs(), second->logprobs());
+  expect_cache_level();
+}
+
+// Windows of the last turn: nothing is computed again, on whatever encoder, however short the prompt.
+TEST_P(PrefixReuseTest, TheNextTurnTakesTheWindowsOver) {
+  Node& e1 = add_real_encoder();
+  Node& e2 = add_real_encoder();
+  Node& decoder = add_real_decoder();
+  add_cache(add_node());
+  for (const int64_t blocks : {3, 18}) {
+    SCOPED_TRACE(blocks);
+    GenerateRequest turn = prompt_of(static_cast<size_t>(blocks * block() + 10));
+    turn.decode.sampling.logprobs = 0;
+    const int64_t kept = usage().windows;
+    auto told = run(e1, decoder, turn);
+    EXPECT_EQ(told->prompt_read().resume, ResumeKind::none);
+    ASSERT_TRUE(test::eventually([&] { return usage().windows == kept + 1; }));
+    // Turn after turn; what the last answer completed is no part of its windows.
+    for (const size_t more : {size_t{5}, static_cast<size_t>(2 * block()), size_t{3}}) {
+      const int64_t before = whole_blocks(turn);
+      turn.decode.max_new_tokens = 6;
+      turn = next_turn(turn, told->tokens(), more);
+      const int64_t found = (static_cast<int64_t>(turn.decode.prompt.size() - more) - 1) / block();
+      ASSERT_TRUE(test::eventually([&] { return usage().blocks >= found; }));
+      const int64_t windows = usage().windows;
+      told = run(e2, decoder, turn);
+      const PromptReadEvent read = told->prompt_read();
+      EXPECT_EQ(read.resume, ResumeKind::windows);
+      EXPECT_EQ(read.cached_tokens, found * block());
+      EXPECT_EQ(read.replayed_tokens, (found - before) * block());
+      EXPECT_EQ(told->tokens(), one_process(turn));
+      if (whole_blocks(turn) > found) {
+        ASSERT_TRUE(test::eventually([&] { return usage().windows > windows; }));
+      }
+    }
+  }
+  expect_cache_level();
+}
+
+TEST_P(PrefixReuseTest, WindowsThatAreGoneAreDoneWithout) {
+  Node& encoder = add_real_encoder();
+  Node& decoder = add_real_decoder();
+  add_cache(add_node(), {.bytes = 4 << 20, .window_ttl = 1s});
+  const GenerateRequest first = prompt_of(static_cast<size_t>(18 * block() + 10));
+  const auto told = run(encoder, decoder, first);
+  ASSERT_TRUE(test::eventually([&] { return usage().blocks == 18; }));
+  ASSERT_TRUE(test::eventually([&] { return usage().windows_expired == 1; }, 30s));
+  expect_replay(encoder, decoder, next_turn(first, told->tokens(), 5));
+  EXPECT_EQ(usage().window_hits, 0);
+  expect_cache_level();
+}
+
+// Bytes that are no state, under the right key.
+TEST_P(PrefixReuseTest, WindowsThatAreNoneAreDoneWithout) {
+  Node& encoder = add_real_encoder();
+  Node& decoder = add_real_decoder();
+  Node& cache = add_node();
+  add_cache(cache);
+  const GenerateRequest first = prompt_of(static_cast<size_t>(18 * block() + 10));
+  const transport::Region region = *cache.transport().allocate(4096);
+  std::memset(region.memory.data, 0x5a, 4096);
+  transport::OfferRequest offered;
+  offered.region = region.id;
+  offered.ranges.push_back({0, 4000, {}});
+  offered.lease_deadline = transport::Clock::now() + 20s;
+  const auto descriptor = cache.transport().offer(std::move(offered));
+  ASSERT_TRUE(descriptor.has_value());
+  const PromptKeys keys("mini", first, block());
+  caf::anon_send(cache_.cache, StoreWindows{keys.of(17, 18).front(), 18 * block(),
+                                            make_offer(*descriptor, cache.plane.endpoint)});
+  const auto told = run(encoder, decoder, first);
+  ASSERT_TRUE(test::eventually([&] { return usage().blocks == 18; }));
+  ASSERT_EQ(usage().windows, 1);
+  expect_replay(encoder, decoder, next_turn(first, told->tokens(), 5));
+  EXPECT_EQ(usage().window_hits, 1);
   expect_cache_level();
 }
 
@@ -244,8 +331,9 @@ TEST(PrefixReuseInOneProcess, ManyTurnsAreEqualToThoseWithoutACache) {
     EXPECT_EQ(plain->cached_tokens(), 0);
     EXPECT_EQ(cached->tokens(), plain->tokens());
     EXPECT_EQ(cached->logprobs(), plain->logprobs());
-    // All but the last token of the last turn, in whole blocks of 36, once a replay may begin behind the prompt's start.
+    // All but the last token of the last turn, in whole blocks of 36.
     EXPECT_EQ(cached->cached_tokens(), read_last / 36 * 36) << read_last;
+    EXPECT_EQ(cached->prompt_read().resume, i > 0 ? ResumeKind::windows : ResumeKind::none);
     read_last = static_cast<int64_t>(turn.decode.prompt.size() + plain->tokens().size()) - 1;
     ASSERT_TRUE(
         test::eventually([&] { return (*with)->client().stats().cache_blocks == read_last / 36; }));

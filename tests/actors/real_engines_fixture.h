@@ -42,8 +42,11 @@ class RemoteEnginesTest : public HandoffFixture {
                                  engine::local_engram_source(testing::mini_model()), own));
       return as_stage_engine(std::move(engine));
     };
-    node.decoder = system_->spawn<DecoderStage, caf::detached>(
-        DecoderStageSetup{make, node.plane, node.board, {}});
+    DecoderStageSetup setup;
+    setup.make_engine = make;
+    setup.plane = node.plane;
+    setup.board = node.board;
+    node.decoder = system_->spawn<DecoderStage, caf::detached>(setup);
     EXPECT_TRUE(test::eventually([&] { return node.board->decoder_free_blocks > 0; }));
     return node;
   }

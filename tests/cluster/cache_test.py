@@ -24,8 +24,8 @@ def long_prompt(tokens, seed):
     return [rng.randrange(10, 1000) for _ in range(tokens)]
 
 
-def ask(client, ids, tokens, **more):
-    """Cached tokens of the prompt, ids and log-probabilities of the greedy answer."""
+def ask_for_details(client, ids, tokens, **more):
+    """What the answer says of the prompt, ids and log-probabilities of the greedy answer."""
     body = {"prompt": ids, "max_tokens": tokens, "temperature": 0, "logprobs": 1, "return_token_ids": True,
             "ignore_eos": True, **more}
     status, reply = client.request("POST", "/v1/completions", body)
@@ -33,8 +33,13 @@ def ask(client, ids, tokens, **more):
     if status != 200:
         raise AssertionError(f"{status}: {reply}")
     choice = reply["choices"][0]
-    cached = reply["usage"]["prompt_tokens_details"]["cached_tokens"]
-    return cached, (choice["token_ids"], choice["logprobs"])
+    return reply["usage"]["prompt_tokens_details"], (choice["token_ids"], choice["logprobs"])
+
+
+def ask(client, ids, tokens, **more):
+    """Cached tokens of the prompt, and the answer."""
+    details, answer = ask_for_details(client, ids, tokens, **more)
+    return details["cached_tokens"], answer
 
 
 def blocks_in(folder):
@@ -104,6 +109,46 @@ class Cache(unittest.TestCase):
             self.assertEqual(answer, alone[1])
         for answer in last:
             self.assertEqual(answer, alone[2])
+
+    def test_windows_of_the_last_turn_are_taken_over_by_another_encoder(self):
+        first = long_prompt(6 * self.block + 30, seed=9)  # too short for a replay
+        with tempfile.TemporaryDirectory(prefix="cedar-blocks-") as folder:
+            with self.cluster(node_settings={"c1": {"cache_directory": folder, "cache_disk_mib": 64}}) as cluster:
+                encoder, (_, told) = self.encoder_of(cluster, first, 20)
+                cluster.nodes[encoder].stop()
+                answers = []
+
+                def turn(ids, expected):
+                    details, answer = ask_for_details(cluster, ids, 20)
+                    answers.append((ids, answer))
+                    return {key: details[key] for key in expected} == expected
+
+                def second_turn():
+                    # Each time another one, so that it never hits itself.
+                    new = long_prompt(5 * self.block, seed=100 + len(answers))
+                    return turn(first + told[0] + new, {
+                        "resume": "windows", "cached_tokens": 6 * self.block, "cached_tokens_disk": 0,
+                        "replayed_tokens": 0})
+                # They are kept behind the answer's back.
+                harness.eventually(second_turn, "a turn with windows")
+                third = answers[-1][0] + answers[-1][1][0] + [9]
+                harness.eventually(lambda: turn(third, {
+                    "resume": "windows", "cached_tokens": len(third[:-2]) // self.block * self.block,
+                    "cached_tokens_disk": 0}), "another")
+                # Windows die with their node, blocks do not.
+                harness.eventually(lambda: blocks_in(folder) >= len(third) // self.block, "all blocks are on disk")
+                cluster.nodes["c1"].send(signal.SIGKILL)
+                cluster.nodes["c1"].process.wait()
+                cluster.nodes["gw"].wait_log("node left node=c1")
+                cluster.start("c1")
+                cluster.nodes["c1"].wait_log("registered with gw")
+                details, answer = ask_for_details(cluster, third, 20)
+                answers.append((third, answer))
+                self.assertNotEqual(details["resume"], "windows")
+                self.assertEqual(details["cached_tokens_disk"], details["cached_tokens"])
+                cluster.wait_idle()
+        alone = self.without_cache([(first, 20)] + [(ids, 20) for ids, _ in answers])
+        self.assertEqual([told] + [answer for _, answer in answers], alone)
 
     def test_prompts_around_block_edges_twice(self):
         cases = prompts.around_blocks(harness.DEMO, (10, 12))

@@ -64,11 +64,15 @@ TEST(AnswerJson, DeltasOfAToolCall) {
 }
 
 TEST(AnswerJson, UsageAddsUp) {
-  const Json usage = Json::parse(usage_json({100, 32, 20, 12}));
+  const Json usage = Json::parse(usage_json({100, 32, 20, 12, 16, 8, "windows"}));
   EXPECT_EQ(usage["total_tokens"], 120);
   EXPECT_EQ(usage["prompt_cache_hit_tokens"], 32);
   EXPECT_EQ(usage["prompt_cache_miss_tokens"], 68);
-  EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 32);
+  const Json& prompt = usage["prompt_tokens_details"];
+  EXPECT_EQ(prompt["cached_tokens"], 32);
+  EXPECT_EQ(prompt["cached_tokens_disk"], 16);
+  EXPECT_EQ(prompt["replayed_tokens"], 8);
+  EXPECT_EQ(prompt["resume"], "windows");
   EXPECT_EQ(usage["completion_tokens_details"]["reasoning_tokens"], 12);
 }
 

@@ -23,6 +23,7 @@ class CollectingSink final : public actors::StreamSink {
       }
     } else if (auto* read = std::get_if<actors::PromptReadEvent>(&event)) {
       cached_tokens_ = read->cached_tokens;
+      read_ = *read;
     } else if (auto* queued = std::get_if<actors::QueuedEvent>(&event)) {
       positions_.push_back(queued->position);
     } else if (auto* progress = std::get_if<actors::PrefillEvent>(&event)) {
@@ -71,6 +72,10 @@ class CollectingSink final : public actors::StreamSink {
     std::lock_guard lock(mutex_);
     return cached_tokens_;
   }
+  actors::PromptReadEvent prompt_read() const {
+    std::lock_guard lock(mutex_);
+    return read_;
+  }
   int finishes() const {
     std::lock_guard lock(mutex_);
     return finishes_;
@@ -82,6 +87,7 @@ class CollectingSink final : public actors::StreamSink {
   std::vector<TokenId> tokens_;
   std::vector<float> logprobs_;
   int64_t cached_tokens_ = -1;
+  actors::PromptReadEvent read_;
   std::vector<int64_t> positions_;
   std::vector<int64_t> computed_;
   std::optional<actors::FinishedEvent> finished_;
