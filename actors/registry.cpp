@@ -47,7 +47,12 @@ Registry::behavior_type Registry::make_behavior() {
   directory_.version = first_version();
   list_services();
   return {
-      [this](const Knock& message) { return reply(knock(message)); },
+      [this](const Knock& message) {
+        auto answer = knock(message);
+        if (!answer)
+          options_.metrics->add(monitoring::MetricId::cluster_refused, answer.error().code);
+        return reply(std::move(answer));
+      },
       [this](Hello& message) { return reply(hello(std::move(message))); },
       [this](const Heartbeat& message) { return reply(heartbeat(message)); },
       [this](const Goodbye& message) { goodbye(message); },

@@ -52,8 +52,12 @@ class Membership(unittest.TestCase):
             cluster.nodes["e1"].stop()
             cluster.start("e1", config=self.changed(cluster, "[cluster]", '[cluster]\nname = "other"'))
             self.expect_end(cluster.nodes["e1"], 1, 'cluster "other"', 'cluster "cedar"')
+            refused = 'cedar_cluster_refused_nodes_total{reason="%s"}'
+            self.assertGreaterEqual(cluster.metric(refused % "invalid_argument"), 1)
+            self.assertEqual(cluster.metric(refused % "unsupported"), 0)
             cluster.start("e1", config=self.changed(cluster, json.dumps(harness.MINI), json.dumps(harness.DEMO)))
             self.expect_end(cluster.nodes["e1"], 1, "KV layout", "64 tokens", "36 tokens")
+            self.assertGreaterEqual(cluster.metric(refused % "unsupported"), 1)
             cluster.start("e1")
             cluster.nodes["e1"].wait_log("registered with gw")
             self.assertEqual(cluster.complete([1, 2, 3], 2)[0], 200)
