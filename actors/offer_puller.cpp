@@ -166,7 +166,7 @@ void OfferPuller::pulled(uint64_t number, const Status& status) {
   const Pull pull = std::move(at->second);
   pulls_.erase(at);
   const auto now = transport::Clock::now();
-  if (status) {
+  if (status && options_.metrics) {
     const auto kind = pull.state ? monitoring::Pulled::state : monitoring::Pulled::blocks;
     options_.metrics->observe(monitoring::MetricId::transfer_seconds, kind,
                               std::chrono::duration<double>(now - pull.begin).count());

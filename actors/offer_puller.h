@@ -32,7 +32,7 @@ struct OfferPullerOptions {
   std::chrono::milliseconds pull_timeout{
       10000};                                // of one pull; the request's deadline bounds it, too
   std::shared_ptr<monitoring::Trace> trace;  // null: none
-  std::shared_ptr<monitoring::Metrics> metrics = monitoring::no_metrics();
+  std::shared_ptr<monitoring::Metrics> metrics;  // null: none
 };
 
 /// Ranges to fetch for one hand-off.
