@@ -6,6 +6,7 @@ import http.client
 import re
 import signal
 import sys
+import tempfile
 import unittest
 
 import harness
@@ -40,9 +41,10 @@ def series(text):
 class Pages:
     """A cluster whose nodes have pages."""
 
-    def __init__(self):
+    def __init__(self, **store):
         self.ports = {name: harness.free_port() for name in NODES if name != "gw"}
         settings = {name: {"metrics": f"127.0.0.1:{port}"} for name, port in self.ports.items()}
+        settings["store"].update(store)
         self.cluster = harness.Cluster(PROGRAM, harness.DEMO, NODES, ENGINE, node_settings=settings)
         self.ports["gw"] = self.cluster.port
 
@@ -132,6 +134,56 @@ class Metrics(unittest.TestCase):
                     if re.search(r"(_total|_count|_sum|_bucket)(\{|$)", metric):
                         self.assertGreaterEqual(after[metric], value, f"{name} {metric}")
             self.assertEqual(pages.scrape("gw")["cedar_gateway_prompt_tokens_total"], 8 * 200)
+
+    def test_what_a_cache_has_is_counted_by_where_it_had_it(self):
+        folder = tempfile.TemporaryDirectory(prefix="cedar-metrics-")
+        self.addCleanup(folder.cleanup)
+        pages = Pages(cache_directory=folder.name)
+        # Longer than what an exact replay of the windows reads again.
+        prompt = [10 + i * 7 % 900 for i in range(1000)]
+        with pages.cluster as cluster:
+            def ask(more):
+                status, answer = cluster.complete(prompt + more, 4)
+                self.assertEqual(status, 200, answer)
+                cluster.wait_idle()
+
+            def cached(tier):
+                return pages.scrape("gw")[f'cedar_gateway_cached_prompt_tokens_total{{tier="{tier}"}}']
+
+            ask([])
+            harness.eventually(lambda: pages.scrape("store")["cedar_cache_windows"] == 1, "the windows are kept")
+            harness.eventually(lambda: pages.scrape("store")["cedar_cache_disk_written_blocks_total"] >=
+                               pages.scrape("store")["cedar_cache_stored_blocks_total"] > 0, "the blocks are on disk")
+            self.assertEqual(cached("memory") + cached("disk"), 0)
+            ask([5] * 50)
+            store, gateway = pages.scrape("store"), pages.scrape("gw")
+            blocks = store['cedar_cache_hit_blocks_total{tier="memory"}']
+            self.assertGreater(blocks, 0)
+            self.assertEqual(pages.sum("cedar_encoder_cached_blocks_total"), blocks)
+            self.assertGreater(cached("memory"), 0)
+            self.assertEqual(cached("disk"), 0)
+            self.assertEqual(gateway['cedar_actors_cache_questions_total{result="hit"}'], 1)
+            self.assertEqual(store["cedar_cache_window_hits_total"], 1)
+            self.assertEqual(gateway['cedar_gateway_prefix_resumes_total{kind="windows"}'], 1)
+            self.assertGreater(store["cedar_cache_capacity_bytes"], store["cedar_cache_bytes"])
+            self.assertGreater(store["cedar_cache_disk_bytes"], 0)
+
+            def from_disk():
+                """The first question to a new process."""
+                cluster.nodes["store"].stop()
+                harness.eventually(lambda: pages.scrape("gw")['cedar_cluster_nodes{role="cache"}'] == 0, "it is missed")
+                cluster.start("store")
+                cluster.wait_ready()
+                harness.eventually(lambda: pages.scrape("gw")['cedar_cluster_nodes{role="cache"}'] == 1, "it is back")
+                ask([6] * 50)
+                return cached("disk") > 0
+            # A lookup may take too long on a machine that is busy.
+            harness.eventually(from_disk, "blocks come from the disk")
+            self.assertGreater(pages.scrape("store")['cedar_cache_hit_blocks_total{tier="disk"}'], 0)
+            self.assertEqual(pages.scrape("store")['cedar_cache_hit_blocks_total{tier="memory"}'], 0)
+            # The windows went with the process.
+            self.assertGreater(pages.scrape("gw")['cedar_gateway_prefix_resumes_total{kind="exact"}'], 0)
+            self.assertGreater(pages.scrape("gw")["cedar_gateway_replayed_prompt_tokens_total"], 0)
 
     def test_a_node_that_nobody_lists_is_not_ready(self):
         pages = Pages()
