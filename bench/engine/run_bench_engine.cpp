@@ -5,9 +5,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/commands.h"
@@ -36,6 +38,7 @@ struct Options {
   std::vector<int64_t> prompts{1024, 4096};
   std::vector<int32_t> batches{1, 8};
   int64_t new_tokens = 64;
+  bool one_prompt = false;   // read once, for all sequences
   int64_t chunk_tokens = 0;  // of a prefill step; 0: what the engine does by itself
   Device device;
   std::string json_path;
@@ -73,6 +76,24 @@ std::vector<TokenId> random_prompt(const engine::LoadedModel& model, int64_t len
   return tokens;
 }
 
+Result<engine::Handoff> copy_of(const engine::Handoff& from) {
+  engine::Handoff to;
+  to.length = from.length;
+  to.window_rows = from.window_rows;
+  to.boundary_rows = from.boundary_rows;
+  const std::pair<const Buffer*, Buffer*> parts[] = {{&from.windows, &to.windows},
+                                                     {&from.pending, &to.pending},
+                                                     {&from.boundary_x, &to.boundary_x},
+                                                     {&from.boundary_pre, &to.boundary_pre}};
+  for (const auto& [source, copy] : parts) {
+    CEDAR_TRY(*copy, Buffer::allocate(Device{}, source->bytes()));
+    if (source->bytes() > 0) {
+      std::memcpy(copy->data(), source->data(), static_cast<size_t>(source->bytes()));
+    }
+  }
+  return to;
+}
+
 struct Rates {
   double prefill_s = 0;  // until the last prompt row, all sequences
   double first_token_s = 0;
@@ -87,20 +108,25 @@ Result<Rates> run_once(std::shared_ptr<const engine::LoadedModel> model, const O
   settings.threads = threads;
   if (options.chunk_tokens > 0) settings.prefill_chunk_tokens = options.chunk_tokens;
   settings.max_sequences = batch;
-  settings.kv_pool_blocks =
-      batch * (ceil_div(prompt + options.new_tokens, model->layout.block_tokens) + 1);
+  const int64_t blocks = ceil_div(prompt + options.new_tokens, model->layout.block_tokens) + 1;
+  const int32_t prompts = options.one_prompt ? 1 : batch;
   const auto engram = engine::local_engram_source(model);
+  settings.kv_pool_blocks = prompts * blocks;
   CEDAR_TRY(auto prefill, engine::PrefillEngine::create(model, engram, settings));
+  settings.kv_pool_blocks = batch * blocks;
   CEDAR_TRY(auto decode, engine::DecodeEngine::create(model, engram, settings));
   const auto begin = WallClock::now();
   for (int32_t i = 0; i < batch; ++i) {
     engine::DecodeRequest request;
     request.id = RequestId(static_cast<uint64_t>(i));
-    request.prompt = random_prompt(*model, prompt, static_cast<uint32_t>(i + 1));
+    request.prompt =
+        random_prompt(*model, prompt, static_cast<uint32_t>(options.one_prompt ? 1 : i + 1));
     request.max_new_tokens = options.new_tokens;
-    request.sampling.temperature = 0;
+    // Sequences with one prompt choose tokens, and with them experts, of their own.
+    request.sampling.temperature = options.one_prompt ? 1 : 0;
+    request.sampling.seed = static_cast<uint64_t>(i + 1);
     request.ignore_eos = true;
-    CEDAR_CHECK_OK(prefill->submit({request.id, request.prompt, {}}));
+    if (i < prompts) CEDAR_CHECK_OK(prefill->submit({request.id, request.prompt, {}}));
     CEDAR_CHECK_OK(decode->reserve(std::move(request)));
   }
   Rates rates;
@@ -108,15 +134,21 @@ Result<Rates> run_once(std::shared_ptr<const engine::LoadedModel> model, const O
     CEDAR_TRY(const auto events, prefill->step());
     for (const engine::PrefillEvent& event : events) {
       if (!event.finished) continue;
-      for (int64_t b = 0; b < event.blocks_ready; ++b) {
-        CEDAR_CHECK_OK(decode->import_block(event.id, b, prefill->block(event.id, b)));
-      }
+      rates.prefill_s = seconds_since(begin);
       CEDAR_TRY(engine::Handoff handoff, prefill->take_handoff(event.id));
-      CEDAR_CHECK_OK(decode->start(event.id, std::move(handoff)));
+      // Each sequence has blocks of its own, whoever else has the same.
+      for (int32_t i = 0; i < (options.one_prompt ? batch : 1); ++i) {
+        const RequestId id = options.one_prompt ? RequestId(static_cast<uint64_t>(i)) : event.id;
+        for (int64_t b = 0; b < event.blocks_ready; ++b) {
+          CEDAR_CHECK_OK(decode->import_block(id, b, prefill->block(event.id, b)));
+        }
+        CEDAR_TRY(engine::Handoff copy, copy_of(handoff));
+        CEDAR_CHECK_OK(decode->start(id, std::move(copy)));
+      }
       prefill->release(event.id);
     }
   }
-  rates.prefill_s = seconds_since(begin);
+  if (!options.one_prompt) rates.prefill_s = seconds_since(begin);
   while (!decode->idle()) {
     CEDAR_TRY(const auto events, decode->step());
     for (const engine::TokenEvent& event : events) {
@@ -193,7 +225,8 @@ Status run(const Options& options) {
         const double resident =
             cuda ? ceilings.read_bytes_per_s : resident_read_rate(pool, bytes.total());
         const double rate = static_cast<double>(bytes.total()) / step;
-        const double prefill_rate = static_cast<double>(prompt * batch) / rates.prefill_s;
+        const double prefill_rate =
+            static_cast<double>(prompt * (options.one_prompt ? 1 : batch)) / rates.prefill_s;
         const double flops = engine::prefill_row_flops(*model, prompt / 2) * prefill_rate;
         std::printf("%7d %7ld %6d %12.0f %9.0f%% %12.0f %12.3f %9.2f %8.0f%% %8.0f%%\n", threads,
                     static_cast<long>(prompt), batch, prefill_rate, 100 * flops / flop_ceiling,
@@ -204,6 +237,7 @@ Status run(const Options& options) {
                           {"threads", threads},
                           {"prompt_tokens", prompt},
                           {"batch", batch},
+                          {"one_prompt", options.one_prompt},
                           {"prefill_tokens_per_s", prefill_rate},
                           {"first_token_s", rates.first_token_s},
                           {"prefill_flop_per_s", flops},
@@ -243,6 +277,8 @@ int run_bench_engine(int argc, char** argv) {
       ->delimiter(',');
   app.add_option("--new-tokens", options.new_tokens, "tokens written per sequence")
       ->check(integer_in(2, 1 << 20));
+  app.add_flag("--one-prompt", options.one_prompt,
+               "sequences with one prompt, read once and copied to each; they sample their tokens");
   app.add_option("--chunk-tokens", options.chunk_tokens, "rows of a prefill step")
       ->check(integer_in(1, 1 << 20));
   app.add_option("--device", device, "cpu, cuda or cuda:N")->capture_default_str();

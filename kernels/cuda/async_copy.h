@@ -136,6 +136,11 @@ __device__ __forceinline__ uint32_t load_shared<uint32_t>(uint32_t address) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
   return v;
 }
+__device__ __forceinline__ uint32_t load_shared_byte(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
 template <>
 __device__ __forceinline__ uint16_t load_shared<uint16_t>(uint32_t address) {
   uint16_t v;

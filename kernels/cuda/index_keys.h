@@ -59,15 +59,26 @@ __device__ __forceinline__ uint32_t key_factor(uint32_t powers) {
   return powers <= kMostKeyPowers ? 30 * 0x04000400u - powers * 0x04000400u : 0;
 }
 
-/// A warp's 16 packed keys, 68 bytes each, as operand a of eight steps; lane 4 g + c decodes group c of keys
-/// g and g + 8. `largest`: of those two keys' scales, in the halves of the word.
-__device__ __forceinline__ void decode_keys(const uint32_t* keys, uint32_t (&a)[8][4],
-                                            uint32_t& largest) {
-  const int lane = threadIdx.x % kWarp, group = lane % 4;
-  const uint32_t* key = keys + lane / 4 * kIndexWords;
-  const auto scale_of = [&](int half) -> uint32_t {
-    return reinterpret_cast<const uint8_t*>(key + 8 * half * kIndexWords +
-                                            kIndexColumns / 8)[group];
+/// Where a lane's part of a warp's 16 packed keys, 68 bytes each, lies in shared memory: lane 4 g + c decodes group c of keys
+/// g and g + 8. The offsets are kept in registers: made anew for each tile they would cost a tenth of all instructions.
+struct LaneKeys {
+  uint32_t codes, scales;  // of the ring's first tile
+
+  /// `warp`: the address of the warp's keys in it.
+  __device__ __forceinline__ explicit LaneKeys(uint32_t warp) {
+    const uint32_t lane = threadIdx.x % kWarp, group = lane % 4;
+    codes = warp + lane / 4 * kIndexBytes + group * 16;
+    scales = warp + lane / 4 * kIndexBytes + kIndexColumns / 2 + group;
+    asm volatile("" : "+r"(codes), "+r"(scales));
+  }
+};
+
+/// The keys `offset` bytes into the ring as operand a of eight steps. `largest`: of the lane's two keys' scales, in the halves
+/// of the word.
+__device__ __forceinline__ void decode_keys(const LaneKeys& lane, uint32_t offset,
+                                            uint32_t (&a)[8][4], uint32_t& largest) {
+  const auto scale_of = [&](int half) {
+    return load_shared_byte(lane.scales + offset + 8 * half * kIndexBytes);
   };
   const uint32_t own = scale_of(1) * 65536u + scale_of(0);
   largest = __vmaxu2(own, __shfl_xor_sync(kAllLanes, own, 1));
@@ -79,7 +90,8 @@ __device__ __forceinline__ void decode_keys(const uint32_t* keys, uint32_t (&a)[
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       uint32_t pairs[4];
-      decode_word(key[8 * half * kIndexWords + 4 * group + w], factor, pairs);
+      decode_word(load_shared<uint32_t>(lane.codes + offset + 8 * half * kIndexBytes + 4 * w),
+                  factor, pairs);
       a[2 * w][half] = pairs[0];
       a[2 * w][2 + half] = pairs[1];
       a[2 * w + 1][half] = pairs[2];
@@ -159,18 +171,22 @@ class GatheredKeys {
   static constexpr int kStageWords = kWarpKeys * kIndexWords;
   static constexpr int kSharedBytes = kIndexWarps * kStages * kStageWords * 4;
 
-  __device__ GatheredKeys(uint8_t* shared) {
+  __device__ GatheredKeys(uint8_t* shared)
+      : lane(shared_address(shared) + threadIdx.x / kWarp * (kStages * kStageWords * 4)) {
     ring_ = reinterpret_cast<uint32_t*>(shared) + threadIdx.x / kWarp * kStages * kStageWords;
   }
+
+  const LaneKeys lane;
+
   __device__ void begin(const IndexKeys& keys, int group) {
     stage_ = 0;
     for (int i = 0; i < kStages; ++i) fetch(keys, group + i * kIndexGroups, i);
   }
-  /// The warp's 16 keys of the next tile, then, when they are decoded, done().
-  __device__ const uint32_t* take() {
+  /// Where in the ring the next tile is; then, when it is decoded, done().
+  __device__ uint32_t take() {
     copy_async_wait<kStages - 1>();
     __syncwarp();
-    return ring_ + stage_ * kStageWords;
+    return static_cast<uint32_t>(stage_ * kStageWords * 4);
   }
   __device__ void done(const IndexKeys& keys, int tile) {
     __syncwarp();
@@ -210,15 +226,19 @@ class StreamedKeys {
   static constexpr int kSharedBytes = kIndexGroups * kStages * (kTileBytes + 8);
 
   /// All threads of the block; a barrier of the block must follow.
-  __device__ StreamedKeys(uint8_t* shared) {
+  __device__ StreamedKeys(uint8_t* shared)
+      : lane(ring_of(shared) + threadIdx.x / kWarp % 4 * (kWarpKeys * kIndexBytes)),
+        ring_(ring_of(shared)) {
     const int group = static_cast<int>(threadIdx.x) / kGroupThreads;
-    ring_ = shared + group * kStages * kTileBytes;
     barriers_ = shared_address(shared) + kIndexGroups * kStages * kTileBytes + group * kStages * 8;
+    asm volatile("" : "+r"(barriers_));
     if (leads()) {
       for (int i = 0; i < kStages; ++i) barrier_init(full(i), 1);
       barrier_init_done();
     }
   }
+
+  const LaneKeys lane;
 
   __device__ void begin(const IndexKeys& keys, int group) {
     if (!leads()) return;
@@ -233,10 +253,9 @@ class StreamedKeys {
     }
     locate(keys);
   }
-  __device__ const uint32_t* take() {
+  __device__ uint32_t take() {
     barrier_wait(full(turn_ % kStages), turn_ / kStages & 1);
-    return reinterpret_cast<const uint32_t*>(ring_ + turn_ % kStages * kTileBytes) +
-           threadIdx.x / kWarp % 4 * kWarpKeys * kIndexWords;
+    return turn_ % kStages * kTileBytes;
   }
   __device__ void done(const IndexKeys& keys, int) {
     sync_warps(1 + static_cast<int>(threadIdx.x) / kGroupThreads, kGroupThreads);
@@ -252,13 +271,16 @@ class StreamedKeys {
   static constexpr int kGroupThreads = 4 * kWarp;
 
   static __device__ bool leads() { return threadIdx.x % kGroupThreads == 0; }
+  static __device__ uint32_t ring_of(const uint8_t* shared) {
+    return shared_address(shared) + threadIdx.x / kGroupThreads * (kStages * kTileBytes);
+  }
   __device__ uint32_t full(uint32_t stage) const { return barriers_ + 8 * stage; }
   __device__ void copy_next(const IndexKeys& keys, uint32_t stage) {
     if (!has_next_) return;
     const PagedRows& rows = keys.rows;
     barrier_arrive_expecting(full(stage), kTileBytes);
     copy_bulk(
-        shared_address(ring_) + stage * kTileBytes,
+        ring_ + stage * kTileBytes,
         rows.base + next_page_ * rows.page_bytes + rows.offset_bytes + next_row_ * kIndexBytes,
         kTileBytes, full(stage));
   }
@@ -277,8 +299,7 @@ class StreamedKeys {
     }
   }
 
-  uint8_t* ring_;
-  uint32_t barriers_;
+  uint32_t ring_, barriers_;
   uint32_t turn_ = 0;  // tiles of this warpgroup over the life of the block
   // The leader's: where the next tile lies, and the one after it; how many are left, those of the other warpgroups included.
   bool has_next_ = false;

@@ -61,19 +61,28 @@ __device__ __forceinline__ void score_keys(const IndexScoreParams& p,
   // The four lanes that hold two keys' sums share the rows, or the keys of one row: this lane's row, and what it sees.
   const int own = kRows == 1 ? 0 : c;
   const bool writes = (kRows > 1 || c < 2) && own >= first && own < first + rows;
-  const int visible = writes ? static_cast<int>(p.visible[base + own]) : 0;
+  const int seen = writes ? static_cast<int>(p.visible[base + own]) - keys.begin : 0;
+  const int count = writes ? keys.count : 0;
+  // This lane's first key of the tile, and where its score goes.
+  int place = group * kTileKeys + part * kWarpKeys + lane / 4 + (kRows == 1 ? 8 * c : 0);
   float* scores = p.scores + (base + own) * p.score_stride;
+  constexpr bool kInOrder = std::is_same_v<Source, StreamedKeys>;
+  scores += keys.begin;
+  if constexpr (kInOrder) scores += place;
+  asm volatile("" : "+l"(scores));
   const int tiles = keys.tiles();
   source.begin(keys, group);
   for (int tile = group; tile < tiles; tile += kIndexGroups) {
     uint32_t a[8][4];
     uint32_t largest;
-    decode_keys(source.take(), a, largest);
-    source.done(keys, tile);
+    decode_keys(source.lane, source.take(), a, largest);
+    if constexpr (!kInOrder) source.done(keys, tile);
     float d[kN / 2];
     wgmma_fence();
     HalfChain<kN>::run(d, a, b0, b1);
     wgmma_commit();
+    // A few threads start the next copy: while the tensor cores run.
+    if constexpr (kInOrder) source.done(keys, tile);
     wgmma_wait<0>();
     settle(d);
 
@@ -96,17 +105,16 @@ __device__ __forceinline__ void score_keys(const IndexScoreParams& p,
         sum[half][r] += __shfl_xor_sync(kAllLanes, sum[half][r], 2);
       }
     }
-    const auto store = [&](int half, float score) {
-      const int at = tile * kTileKeys + part * kWarpKeys + lane / 4 + 8 * half;
-      if (!writes || at >= keys.count) return;
-      int j = keys.begin + at;
-      if constexpr (!std::is_same_v<Source, StreamedKeys>) j = keys.index(at);
+    // `ahead`: keys behind `place`.
+    const auto store = [&](int half, int ahead, float score) {
+      if (place + ahead >= count) return;
+      const int j = kInOrder ? place + ahead : keys.index(place + ahead) - keys.begin;
       score *= largest_scale<kKeyTop>(static_cast<int>(largest >> (16 * half) & 0xffff));
       if constexpr (kMode == IndexScoreMode::bf16) score = round_to_bf16(score);
-      scores[j] = j < visible ? score : minus_infinity();
+      scores[kInOrder ? ahead : j] = j < seen ? score : minus_infinity();
     };
     if constexpr (kRows == 1) {
-      store(c, c == 0 ? sum[0][0] : sum[1][0]);
+      store(c, 0, c == 0 ? sum[0][0] : sum[1][0]);
     } else {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -115,9 +123,11 @@ __device__ __forceinline__ void score_keys(const IndexScoreParams& p,
         for (int r = 0; r < kRows; ++r) {
           if (r == own) score = sum[half][r];
         }
-        store(half, score);
+        store(half, 8 * half, score);
       }
     }
+    place += kIndexGroups * kTileKeys;
+    if constexpr (kInOrder) scores += kIndexGroups * kTileKeys;
   }
   source.end();
 }

@@ -1,9 +1,12 @@
 // bf16 weights need no decoding: W and x both come through the ring, and wgmma reads both from shared memory.
 
+#include <algorithm>
+
 #include "kernels/cuda/cluster_sum.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/level.h"
 #include "kernels/cuda/linear_plan.h"
+#include "kernels/cuda/many_rows.h"
 #include "kernels/cuda/store_tile.h"
 #include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/tile_ring.h"
@@ -30,11 +33,11 @@ struct Product {
   static constexpr int kXBytes = kColumns * 128, kWeightBytes = kOutputs * 128;
   using Ring = TileRing<kXBytes, kWeightBytes, kRing, 4 * kWarpgroups>;
 
-  /// The producer: stages [first, last), as steps from 0 on. kEarly: the launch before makes x; the first weights are asked for
+  /// The producer: stages [first, last), as steps from `step` on. kEarly: the launch before makes x; the first weights are asked for
   /// before it is over.
   template <bool kEarly>
   static __device__ __forceinline__ void produce(const Args& a, const Ring& ring, int first_output,
-                                                 int first_row, int first, int last) {
+                                                 int first_row, int first, int last, int step) {
     const int first_input = first_output / a.group_outputs * a.inputs;
     const auto copy_x = [&](int stage, uint32_t to, uint32_t barrier) {
       copy_tensor(to, &a.x, first_input + stage * kStage, first_row, barrier);
@@ -49,17 +52,18 @@ struct Product {
     const int ahead = kEarly ? min(last - first, Ring::kSlots) : 0;
     if constexpr (kEarly) {
       for (int s = 0; s < ahead; ++s) {
-        ring.fill_weights(s, kXBytes + kWeightBytes, [&](uint32_t to, uint32_t barrier) {
+        ring.fill_weights(step + s, kXBytes + kWeightBytes, [&](uint32_t to, uint32_t barrier) {
           copy_weights(first + s, to, barrier);
         });
       }
       wait_for_launch_before();
       for (int s = 0; s < ahead; ++s) {
-        ring.fill_x(s, [&](uint32_t to, uint32_t barrier) { copy_x(first + s, to, barrier); });
+        ring.fill_x(step + s,
+                    [&](uint32_t to, uint32_t barrier) { copy_x(first + s, to, barrier); });
       }
     }
     for (int stage = first + ahead; stage < last; ++stage) {
-      ring.fill(stage - first, kXBytes + kWeightBytes,
+      ring.fill(step + stage - first, kXBytes + kWeightBytes,
                 [&](uint32_t x, uint32_t weights, uint32_t barrier) {
                   copy_x(stage, x, barrier);
                   copy_weights(stage, weights, barrier);
@@ -113,9 +117,9 @@ __global__ void __launch_bounds__(FewRows<kColumns>::kThreads)
   if (threadIdx.x >= P::kConsumers) {
     if (threadIdx.x == P::kConsumers) {
       if (a.early) {
-        P::template produce<true>(a, ring, first_output, first_row, first, last);
+        P::template produce<true>(a, ring, first_output, first_row, first, last, 0);
       } else {
-        P::template produce<false>(a, ring, first_output, first_row, first, last);
+        P::template produce<false>(a, ring, first_output, first_row, first, last, 0);
       }
     }
     __syncwarp();
@@ -139,44 +143,63 @@ __global__ void __launch_bounds__(FewRows<kColumns>::kThreads)
 }
 
 struct ManyRows {
-  using P = Product<128, 2, 6>;
+  using P = Product<TileStore::kRows, 2, 5>;
   static constexpr int kThreads = P::kConsumers + 128;
+  static constexpr int kSharedBytes = P::Ring::kSharedBytes + 2 * TileStore::kBytes;
 };
 
-/// Many rows, two warpgroups and the producer's, which leaves most of its registers to them. Grid: (tiles of
-/// outputs, tiles of rows). The parts of the inputs are summed one after the other and then added in the
-/// order in which a cluster adds them: the same bits as with few rows.
+__host__ __device__ TileOrder tile_order(const Args& a) {
+  constexpr int kOutputs = ManyRows::P::kOutputs;
+  return {(a.rows + TileStore::kRows - 1) / TileStore::kRows,
+          (a.outputs + kOutputs - 1) / kOutputs};
+}
+
+/// Many rows, two warpgroups and the producer's, which leaves most of its registers to them. Blocks stay and take tiles in
+/// turn: the next tile's x and W are under way while this one's sums are stored. The parts of the inputs are summed one after
+/// the other and then added in the order in which a cluster adds them: the same bits as with few rows.
 __global__ void __launch_bounds__(ManyRows::kThreads, 1)
     multiply_many(const __grid_constant__ Args a) {
 #if CEDAR_HOPPER_CODE
   using P = ManyRows::P;
   extern __shared__ uint8_t shared[];
-  __shared__ float greatest[2][4 * 128];
+  __shared__ float greatest[2][4 * TileStore::kRows];
   const typename P::Ring ring(shared);
+  const TileOrder order = tile_order(a);
   const int stages = static_cast<int>(stage_count(a.inputs));
-  const int first_row = blockIdx.y * 128, first_output = blockIdx.x * P::kOutputs;
+  int step = 0;
   if (threadIdx.x >= P::kConsumers) {
     give_registers<40>();
-    if (threadIdx.x == P::kConsumers)
-      P::produce<false>(a, ring, first_output, first_row, 0, stages);
+    if (threadIdx.x > P::kConsumers) return;
+    for (int t = blockIdx.x; t < order.count(); t += gridDim.x, step += stages) {
+      const TileOrder::Place place = order.at(t);
+      P::produce<false>(a, ring, place.output_tile * P::kOutputs, place.row_tile * TileStore::kRows,
+                        0, stages, step);
+    }
   } else {
     take_registers<232>();
-    float total[64];
-    for (int part = 0; part < a.parts; ++part) {
-      float sums[64] = {};
-      P::run(sums, ring, stages * part / a.parts, stages * (part + 1) / a.parts, 0);
-#pragma unroll
-      for (int i = 0; i < 64; ++i) total[i] = part == 0 ? sums[i] : total[i] + sums[i];
-    }
     const int group = static_cast<int>(threadIdx.x / 128);
-    if (a.out.quantised) {
-      if (first_output + group * 64 >= a.outputs) return;
-      store_tile_q8<16>(static_cast<Bf16*>(a.out.y), a.out.stride, total, first_output + group * 64,
-                        first_row, a.rows, greatest[group], 1 + group, [](int) { return true; });
-      return;
+    const TileStore out(shared_address(shared) + P::Ring::kSharedBytes + group * TileStore::kBytes,
+                        1 + group);
+    for (int t = blockIdx.x; t < order.count(); t += gridDim.x, step += stages) {
+      const TileOrder::Place place = order.at(t);
+      float total[64];
+      for (int part = 0; part < a.parts; ++part) {
+        float sums[64] = {};
+        P::run(sums, ring, stages * part / a.parts, stages * (part + 1) / a.parts, -step);
+#pragma unroll
+        for (int i = 0; i < 64; ++i) total[i] = part == 0 ? sums[i] : total[i] + sums[i];
+      }
+      const int output = place.output_tile * P::kOutputs + group * kTileRows;
+      const int first_row = place.row_tile * TileStore::kRows;
+      if (output >= a.outputs) continue;
+      if (a.out.quantised) {
+        sync_warps(1 + group, 128);  // `greatest` of the tile before has been read
+        store_tile_q8<16>(static_cast<Bf16*>(a.out.y), a.out.stride, total, output, first_row,
+                          a.rows, greatest[group], 1 + group, [](int) { return true; });
+      } else {
+        out.store(a.out, total, 1.0f, output, a.outputs, first_row, a.rows);
+      }
     }
-    store_tile<16>(a.out, total, 1.0f, first_output + group * 64, a.outputs, first_row, a.rows,
-                   [](int) { return true; });
   }
 #endif
 }
@@ -208,11 +231,10 @@ Status few(cudaStream_t stream, Args& a, const Operands& o) {
 }
 
 Status many(cudaStream_t stream, Args& a, const Operands& o) {
-  CEDAR_CHECK_OK(map_operands(a, o, 128));
-  const dim3 grid(static_cast<unsigned>(ceil_div(a.outputs, ManyRows::P::kOutputs)),
-                  static_cast<unsigned>(ceil_div(a.rows, 128)));
+  CEDAR_CHECK_OK(map_operands(a, o, TileStore::kRows));
+  const dim3 grid(static_cast<unsigned>(std::min(tile_order(a).count(), multiprocessors())));
   return launch_clusters("linear", multiply_many, grid, 1, ManyRows::kThreads,
-                         ManyRows::P::Ring::kSharedBytes, stream, Start::in_turn, a);
+                         ManyRows::kSharedBytes, stream, Start::in_turn, a);
 }
 
 }  // namespace

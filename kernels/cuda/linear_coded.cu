@@ -5,6 +5,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/level.h"
 #include "kernels/cuda/linear_plan.h"
+#include "kernels/cuda/many_rows.h"
 #include "kernels/cuda/store_tile.h"
 #include "kernels/cuda/tensor_map.h"
 
@@ -169,10 +170,20 @@ __global__ void __launch_bounds__(ManyRows<kFp4, kTiles, kInParts>::kThreads, 1)
       Product::run(sums, 0, stages, ring, 0);
     }
     const int first_tile = block_tile + threadIdx.x / 128 * kTiles;
+    // The ring's slots have been read once both warpgroups are here.
+    sync_warps(3, Config::kConsumers);
+    const int group = static_cast<int>(threadIdx.x / 128);
+    static_assert(Config::kWarpgroups * TileStore::kBytes <=
+                  Config::Ring::kSlotBytes * Config::kRing);
+    const TileStore out(
+        shared_address(shared) + Config::Ring::kFreeOffset + group * TileStore::kBytes, 1 + group);
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      store_part<Config::kColumns / 8>(a, sums[i], first_tile + i, first_row,
-                                       [](int) { return true; });
+      const int tile = first_tile + i;
+      if (tile >= a.tiles) break;
+      const Args::Part& part = part_of(a, tile);
+      out.store(part.out, sums[i], part.scale, (tile - part.first_tile) * kTileRows, part.outputs,
+                first_row, a.rows);
     }
   }
 #endif

@@ -138,10 +138,18 @@ class ItemQueue {
     }
     __syncthreads();
   }
-  /// The producer: the next item of all.
-  __device__ __forceinline__ int ask(int* next_item) {
+  /// The producer: the next item of all. Blocks are spread over the multiprocessors, `turn` of them, round after round: at the
+  /// start each round lets the one before ask first. Else some multiprocessors would get three items of the first product and
+  /// others none. Time alone tells when: nothing says that other blocks run.
+  __device__ __forceinline__ int ask(int* next_item, int turn) {
     const int entry = number_ % kEntries;
     if (number_ >= kEntries) barrier_wait(empty(entry), (number_ / kEntries - 1) & 1);
+    if (number_ == 0) {
+      constexpr int kRoundCycles = 1500;
+      const int64_t until = clock64() + static_cast<int>(blockIdx.x) / turn * kRoundCycles;
+      while (clock64() < until) {
+      }
+    }
     const int item = atomicAdd(next_item, 1);
     items_[entry] = item;
     barrier_arrive(full(entry));
@@ -234,6 +242,7 @@ struct ExpertTiles {
 struct ExpertArgs {
   UpArgs up;
   DownArgs down;
+  int multiprocessors;
 };
 
 /// By the consumers of an item of the first product, after their stores: one more part of `tile` is done.
@@ -314,7 +323,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kResident)
     };
     for_each_item<kFirst, kSecond>(
         a.plan, a.parts, b.parts,
-        [&] { return kInTurn ? take_turn() : queue.ask(a.plan.next_item); }, up, down);
+        [&] { return kInTurn ? take_turn() : queue.ask(a.plan.next_item, args.multiprocessors); },
+        up, down);
   } else {
     if constexpr (Config::kLarge) take_registers<232>();
     const auto up = [&](int index, int part) {
@@ -361,7 +371,7 @@ Status multiply_experts(KernelContext& ctx, UpArgs up, DownArgs down, const Bf16
   const int64_t items = up.plan.most_tiles() *
                         (Config::kApart ? std::max(up.parts, down.parts) : up.parts + down.parts);
   const dim3 grid(static_cast<unsigned>(std::min(resident, items)));
-  const ExpertArgs args{up, down};
+  const ExpertArgs args{up, down, multiprocessors()};
   const auto launch = [&](auto* kernel) {
     return launch_clusters(kOp, kernel, grid, 1, Config::kThreads, Config::kSharedBytes, stream,
                            Start::in_turn, args);

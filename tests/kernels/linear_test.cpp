@@ -261,11 +261,23 @@ TEST_P(LinearOn, MoreBlocksThanADeviceHoldsGiveTheSameEveryTime) {
     const TestWeight weight(format, 8512, 512, 3);
     const auto packed = pack_weight(ctx(), weight.view);
     ASSERT_TRUE(packed.has_value());
-    const auto x = test::random_bf16(200 * 512, 5);
-    const auto want = run_linear(ctx(), *packed, x);
-    for (int i = 0; i < (on_cuda(GetParam()) ? 30 : 1); ++i) {
-      const auto got = run_linear(ctx(), *packed, x);
-      ASSERT_EQ(std::memcmp(want.data(), got.data(), want.size() * sizeof(float)), 0) << i;
+    // Few rows and many: tiles that clusters share, and blocks that take several.
+    for (const int64_t rows : {200, 520}) {
+      if (rows > 200 && !on_cuda(GetParam())) continue;
+      const auto x = test::random_bf16(rows * 512, 5);
+      const auto want = run_linear(ctx(), *packed, x, DType::bf16);
+      for (int i = 0; i < (on_cuda(GetParam()) ? 30 : 1); ++i) {
+        const auto got = run_linear(ctx(), *packed, x, DType::bf16);
+        ASSERT_EQ(std::memcmp(want.data(), got.data(), want.size() * sizeof(float)), 0) << i;
+      }
+      if (!on_cuda(GetParam())) continue;
+      // Rows alone: what no block that stays, and no neighbour in a cluster, has touched.
+      for (const int64_t row : {int64_t{0}, int64_t{131}, rows - 1}) {
+        const auto alone =
+            run_linear(ctx(), *packed, std::span(x).subspan(row * 512, 512), DType::bf16);
+        ASSERT_EQ(std::memcmp(alone.data(), want.data() + row * 8512, 8512 * sizeof(float)), 0)
+            << row;
+      }
     }
   }
 }
