@@ -48,7 +48,7 @@ run: packages ## serve the demo model and stream an answer (RUN_ONCE=1: stop aft
 	@tools/run_demo.sh
 
 .PHONY: cluster
-cluster: packages ## the same by a cluster of seven processes (RUN_ONCE=1, PORT=8080, CONTROL_PORT=7400)
+cluster: packages ## the same by seven processes that a Prometheus watches, and load (RUN_ONCE=1, PORT=8080, CONTROL_PORT=7400)
 	@cmake --preset release
 	@cmake --build --preset release --target cedar
 	@tools/run_cluster.sh

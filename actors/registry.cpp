@@ -188,6 +188,7 @@ Result<Welcome> Registry::hello(Hello message) {
 Result<HeartbeatReply> Registry::heartbeat(const Heartbeat& message) {
   const auto life = lives_.find(message.node);
   if (life != lives_.end() && message.generation < life->second.generation) {
+    options_.metrics->add(monitoring::MetricId::cluster_refused, Errc::stale_generation);
     return make_error(
         Errc::stale_generation,
         "node " + quoted(message.node) + " has generation " + std::to_string(message.generation) +

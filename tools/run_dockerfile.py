@@ -84,7 +84,9 @@ class Build:
         self.work, self.ccache = work, ccache
         self.stages = {}
         with open(os.path.join(ROOT, ".dockerignore"), encoding="utf-8") as f:
-            self.ignored = ignored_by(f.read())
+            text = f.read()
+        self.ignored = ignored_by(text)
+        self.entered = {os.path.dirname(rule[1:]) for rule in text.split() if rule.startswith("!")}  # folders with exceptions inside
 
     def base(self, image):
         folder = os.path.join(self.work, "base-" + SUITE[image])
@@ -146,13 +148,14 @@ class Build:
             for folder, folders, files in os.walk(origin):
                 inner = os.path.relpath(folder, origin)
                 folders[:] = [f for f in folders if not (filtered and self.outside(os.path.join(folder, f)))]
-                os.makedirs(os.path.normpath(os.path.join(stage.inside(target), inner)), exist_ok=True)
                 for f in files:
-                    if not (filtered and self.outside(os.path.join(folder, f))):
+                    if not (filtered and self.outside(os.path.join(folder, f), False)):
+                        os.makedirs(os.path.normpath(os.path.join(stage.inside(target), inner)), exist_ok=True)
                         shutil.copy2(os.path.join(folder, f), os.path.join(stage.inside(target), inner, f))
 
-    def outside(self, path):
-        return self.ignored(os.path.relpath(path, ROOT))
+    def outside(self, path, is_folder=True):
+        inner = os.path.relpath(path, ROOT)
+        return self.ignored(inner) and not (is_folder and inner in self.entered)
 
 
 def ask(port, path, body=None):

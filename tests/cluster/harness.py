@@ -191,10 +191,13 @@ class Server(Client):
 
 class Cluster(Client):
     """`nodes`: name -> roles. `settings`: TOML for the shared tables. `hosts`: name -> (address, command prefix). `traces`:
-    every node writes one, see trace(). `node_settings`: name -> more settings of that node."""
+    every node writes one, see trace(). `node_settings`: name -> more settings of that node. `pages`: every node has one, whose
+    address is in pages[name]."""
 
-    def __init__(self, program, model, nodes, settings="", hosts=None, cluster=None, traces=False, node_settings=None):
+    def __init__(self, program, model, nodes, settings="", hosts=None, cluster=None, traces=False, node_settings=None,
+                 pages=False):
         self.traces = traces
+        self.pages = {}
         self.program = program
         self.folder = tempfile.TemporaryDirectory(prefix="cedar-cluster-")
         self.roles = nodes
@@ -225,6 +228,10 @@ class Cluster(Client):
                           f"http_port = {self.port}"]
             if set(roles) - {"gateway"}:
                 lines.append(f'data = "{self.address(name)}:{7500 if self.hosts else free_port()}"')
+            if pages:
+                self.pages[name] = f"{self.host}:{self.port}" if "gateway" in roles else f"{self.address(name)}:{free_port()}"
+                if "gateway" not in roles:
+                    lines.append(f'metrics = "{self.pages[name]}"')
             lines += [f"{key} = {json.dumps(value)}" for key, value in (node_settings or {}).get(name, {}).items()]
         self.config = os.path.join(self.folder.name, "cluster.toml")
         with open(self.config, "w", encoding="utf-8") as f:

@@ -71,7 +71,12 @@ class Dockerfiles(unittest.TestCase):
         tracked = subprocess.run(["git", "ls-files"], cwd=tree.ROOT, capture_output=True, text=True)
         if tracked.returncode != 0:
             self.skipTest("not a git checkout")
-        left_out = {path.split("/")[0] for path in tracked.stdout.splitlines() if ignored(path)}
+        paths = tracked.stdout.splitlines()
+        left_out = {path.split("/")[0] for path in paths if ignored(path)}
+        for path in paths:
+            if not ignored(path) and re.search(r"\.(h|cpp|cu|cuh)$", path):
+                for name in re.findall(r'^#include "(tests/[^"]+)"', tree.read(path), re.M):
+                    self.assertFalse(ignored(name), f"{path} includes {name}")
         self.assertTrue(left_out <= {".ci", ".clang-format", ".clang-tidy", ".dockerignore", ".gitignore", "tests", "CONTRIBUTING.md",
                                      "Makefile"}, left_out)
 
