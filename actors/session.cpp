@@ -15,9 +15,6 @@ HandoffId new_handoff() {
   return HandoffId{uint64_t{random()} << 32 | random()};
 }
 
-/// Computing is the alternative to waiting for the cache, which may have to read blocks from its disk: less than a
-/// millisecond for each, where any encoder takes longer.
-constexpr std::chrono::milliseconds kLookupTimeout{250};
 constexpr std::chrono::milliseconds kLookupTimeoutPerBlock{1};
 
 using monitoring::MetricId;
@@ -186,7 +183,7 @@ void Session::look_up() {
           : 0;
   looked_up_ = blocks == 0;
   if (looked_up_) return try_prefill();
-  request(setup_.cache.cache, kLookupTimeout + blocks * kLookupTimeoutPerBlock,
+  request(setup_.cache.cache, setup_.lookup_timeout + blocks * kLookupTimeoutPerBlock,
           LookupPrefix{keys_->of(0, blocks), remaining()})
       .then(
           [this, attempt = attempt_](PrefixLease& hit) {

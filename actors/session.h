@@ -38,6 +38,9 @@ struct SessionSetup {
   std::chrono::steady_clock::time_point arrival{};  // of the request
   std::shared_ptr<monitoring::Metrics> metrics = monitoring::no_metrics();
   std::shared_ptr<RequestEntry> entry;  // null: not listed
+  /// For the answer about a prompt's beginning, and a millisecond for each of its blocks, which the cache may have to read from
+  /// its disk: any encoder takes longer for one. Computing is the alternative to waiting.
+  std::chrono::milliseconds lookup_timeout{250};
 };
 
 class Session final : public SessionActor::base {

@@ -196,10 +196,16 @@ class HandoffFixture : public testing::TestWithParam<test::TransportBackend> {
   Sink submit(const Node& encoder, const Node& decoder, GenerateRequest request) {
     const auto sink = std::make_shared<test::CollectingSink>();
     const auto deadline = std::chrono::steady_clock::now() + request.deadline;
-    sessions_.push_back(system_->spawn<Session>(
-        SessionSetup{std::make_shared<const GenerateRequest>(std::move(request)),
-                     std::make_shared<OnceSink>(sink), deadline, encoder.as_encoder(),
-                     decoder.as_decoder(), router_, max_replacements_, cache_}));
+    SessionSetup setup{std::make_shared<const GenerateRequest>(std::move(request)),
+                       std::make_shared<OnceSink>(sink),
+                       deadline,
+                       encoder.as_encoder(),
+                       decoder.as_decoder(),
+                       router_,
+                       max_replacements_,
+                       cache_};
+    setup.lookup_timeout = lookup_timeout_;
+    sessions_.push_back(system_->spawn<Session>(std::move(setup)));
     return sink;
   }
   void cancel(size_t session) {
@@ -266,6 +272,7 @@ class HandoffFixture : public testing::TestWithParam<test::TransportBackend> {
   RouterActor router_;
   CacheChoice cache_;  // of the sessions
   int32_t max_replacements_ = 3;
+  std::chrono::milliseconds lookup_timeout_{10000};  // a busy machine is no reason for a miss
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<SessionActor> sessions_;
 };
