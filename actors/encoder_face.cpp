@@ -53,10 +53,7 @@ EncoderFace::behavior_type EncoderFace::make_behavior() {
   }
   publish_load();
   set_down_handler([this](caf::down_msg& down) {
-    const auto session = sessions_.find(down.source);
-    if (session == sessions_.end()) return;
-    const std::set<RequestId> works = session->second;
-    for (const RequestId id : works) cancel(works_.find(id));
+    for (const RequestId id : index_.of(down.source)) cancel(works_.find(id));
   });
   return {
       [this](BeginPrefill& message) { begin(std::move(message)); },
@@ -94,14 +91,12 @@ void EncoderFace::on_exit() {
 
 void EncoderFace::begin(BeginPrefill message) {
   const RequestId id{++last_work_};
-  if (!attempts_.emplace(message.attempt, id).second) {
+  if (!index_.add(message, id)) {
     send(message.session,
          StageFailed{message.attempt,
                      make_error(Errc::invalid_argument, "the attempt is being worked on")});
     return;
   }
-  monitor(message.session);
-  sessions_[message.session.address()].insert(id);
   Work& work = works_[id];
   work.deadline = transport::Clock::now() + message.remaining;
   work.begin = std::move(message);
@@ -270,8 +265,7 @@ void EncoderFace::report(const PipelineProgress& part, const DataEndpoint& owner
 }
 
 void EncoderFace::cancel(const Attempt& attempt) {
-  const auto known = attempts_.find(attempt);
-  if (known != attempts_.end()) cancel(works_.find(known->second));
+  if (const auto work = index_.find(attempt)) cancel(works_.find(*work));
 }
 
 void EncoderFace::cancel(Works::iterator entry) {
@@ -327,14 +321,7 @@ void EncoderFace::forget(Works::iterator entry) {
   setup_.metrics->add(MetricId::encoder_prompts, entry->second.finished ? WorkEnd::finished
                                                  : entry->second.failed ? WorkEnd::failed
                                                                         : WorkEnd::abandoned);
-  const caf::actor_addr session = entry->second.begin.session.address();
-  const auto watched = sessions_.find(session);
-  watched->second.erase(entry->first);
-  if (watched->second.empty()) {
-    demonitor(session);
-    sessions_.erase(watched);
-  }
-  attempts_.erase(entry->second.begin.attempt);
+  index_.remove(entry->second.begin, entry->first);
   works_.erase(entry);
 }
 

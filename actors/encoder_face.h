@@ -13,7 +13,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <vector>
 
 #include "actors/data_plane.h"
@@ -22,6 +21,7 @@
 #include "actors/pipeline.h"
 #include "actors/pipeline_wire.h"
 #include "actors/rank_link.h"
+#include "actors/work_index.h"
 #include "engine/prefill_queue.h"
 #include "engine/prefill_rank.h"
 #include "monitoring/metrics.h"
@@ -103,9 +103,8 @@ class EncoderFace final : public EncoderFaceActor::base {
   uint64_t face_ = 0;
   uint64_t last_work_ = 0;
   Works works_;
-  std::map<Attempt, RequestId> attempts_;
+  WorkIndex index_{*this};
   std::deque<RequestId> waiting_;
-  std::map<caf::actor_addr, std::set<RequestId>> sessions_;
   uint64_t last_chunk_ = 0;
   std::map<uint64_t, std::vector<RequestId>> chunks_;  // under way
   bool step_scheduled_ = false;

@@ -21,6 +21,7 @@
 #include "actors/offer_puller.h"
 #include "actors/stage_engines.h"
 #include "actors/state_slots.h"
+#include "actors/work_index.h"
 #include "monitoring/metrics.h"
 #include "monitoring/trace.h"
 
@@ -138,9 +139,8 @@ class EncoderStage final
   StateSlots windows_;  // made when first asked for
   std::deque<PrefillProgress> waiting_for_slot_;
   Works works_;
-  std::map<Attempt, RequestId> attempts_;
+  WorkIndex index_{*this};
   std::deque<RequestId> waiting_;
-  std::map<caf::actor_addr, std::set<RequestId>> sessions_;
   uint64_t last_work_ = 0;
   bool step_scheduled_ = false;
   transport::TimePoint step_sent_;

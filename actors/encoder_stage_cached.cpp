@@ -119,9 +119,9 @@ Status EncoderStage::fetch_blocks(RequestId id, Work& work) {
 
 void EncoderStage::block_arrived(const Attempt& attempt, int64_t index,
                                  std::span<const std::byte> bytes) {
-  const auto known = attempts_.find(attempt);
-  if (known == attempts_.end()) return;
-  const RequestId id = known->second;
+  const auto known = index_.find(attempt);
+  if (!known) return;
+  const RequestId id = *known;
   Work& work = works_.at(id);
   if (const Status status = engine_->import_block(id, index, bytes); !status) {
     puller_->drop(attempt);
@@ -131,16 +131,16 @@ void EncoderStage::block_arrived(const Attempt& attempt, int64_t index,
 }
 
 void EncoderStage::state_arrived(const Attempt& attempt, std::span<const std::byte> bytes) {
-  const auto known = attempts_.find(attempt_of(attempt));
-  if (known == attempts_.end()) return;
-  import_windows(known->second, works_.at(known->second), bytes);
-  resume_if_all_is_here(known->second);
+  const auto known = index_.find(attempt_of(attempt));
+  if (!known) return;
+  import_windows(*known, works_.at(*known), bytes);
+  resume_if_all_is_here(*known);
 }
 
 void EncoderStage::fetch_failed(const Attempt& attempt, const Error& error) {
-  const auto known = attempts_.find(attempt_of(attempt));
-  if (known == attempts_.end()) return;
-  const RequestId id = known->second;
+  const auto known = index_.find(attempt_of(attempt));
+  if (!known) return;
+  const RequestId id = *known;
   Work& work = works_.at(id);
   if (is_of_windows(attempt)) {
     log::info("encoder", "computes windows that the cache had", {{"error", error.message()}});
