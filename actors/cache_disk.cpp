@@ -68,8 +68,8 @@ void CacheDisk::count(CacheUsage& usage) const {
   usage.disk_bytes = stats.bytes;
   usage.disk_capacity_bytes = options_.disk_bytes;
   usage.disk_written_blocks = stats.written;
-  usage.disk_dropped_blocks = stats.dropped_no_room + stats.write_errors;
-  usage.disk_errors += stats.corrupt + stats.read_errors;
+  usage.disk_dropped_blocks = stats.dropped_no_room;
+  usage.disk_errors += stats.corrupt + stats.read_errors + stats.write_errors;
 }
 
 }  // namespace cedar::actors

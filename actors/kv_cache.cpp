@@ -119,7 +119,13 @@ KvCache::behavior_type KvCache::make_behavior() {
 Status KvCache::start() {
   slot_bytes_ = align_up(setup_.block_bytes, Buffer::kAlignment);
   const int64_t slots = slot_bytes_ > 0 ? setup_.options.bytes / slot_bytes_ : 0;
-  if (slots == 0) return {};
+  if (slots == 0) {
+    if (!setup_.options.directory.empty()) {
+      log::warn("cache", "has no memory, and therefore no disk either",
+                {{"directory", setup_.options.directory}});
+    }
+    return {};
+  }
   transport::Transport& transport = *setup_.plane.transport;
   CEDAR_TRY(const transport::Region region,
             transport.allocate(static_cast<uint64_t>(slots * slot_bytes_)));

@@ -22,6 +22,13 @@ namespace {
 constexpr const char* kPrefix = "segment-";
 constexpr const char* kSuffix = ".seg";
 
+std::string file_name(uint64_t number) {
+  char name[64];
+  std::snprintf(name, sizeof name, "%s%016llx%s", kPrefix, static_cast<unsigned long long>(number),
+                kSuffix);
+  return name;
+}
+
 Error io_error(const std::string& what, const std::string& path) {
   return make_error(Errc::io_error, what + ' ' + path + ": " + std::strerror(errno));
 }
@@ -66,10 +73,7 @@ bool all_zero(std::span<const std::byte> bytes) {
 
 Result<std::unique_ptr<SegmentFile>> SegmentFile::create(const std::string& directory,
                                                          const SegmentHeader& header) {
-  char name[64];
-  std::snprintf(name, sizeof name, "%s%016llx%s", kPrefix,
-                static_cast<unsigned long long>(header.number), kSuffix);
-  const std::string path = directory + '/' + name;
+  const std::string path = directory + '/' + file_name(header.number);
   const int fd = open_direct(path, O_RDWR | O_CREAT | O_EXCL);
   if (fd < 0) return io_error("cannot create", path);
   std::unique_ptr<SegmentFile> file(new SegmentFile(path, fd));
@@ -93,10 +97,15 @@ Result<std::unique_ptr<SegmentFile>> SegmentFile::create(const std::string& dire
 }
 
 Result<std::unique_ptr<SegmentFile>> SegmentFile::open(const std::string& path, bool writable) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return io_error("cannot look at", path);
+  // A link leads out of the directory that is locked, and the other end of a pipe may never come.
+  if (!S_ISREG(status.st_mode)) {
+    return make_error(Errc::invalid_argument, path + ": no regular file");
+  }
   const int fd = open_direct(path, writable ? O_RDWR : O_RDONLY);
   if (fd < 0) return io_error("cannot open", path);
   std::unique_ptr<SegmentFile> file(new SegmentFile(path, fd));
-  struct stat status {};
   if (::fstat(fd, &status) != 0) return io_error("cannot look at", path);
   if (!S_ISREG(status.st_mode) || status.st_size < kSegmentHeaderBytes) {
     return make_error(Errc::invalid_argument, path + ": no whole segment header");
@@ -108,6 +117,11 @@ Result<std::unique_ptr<SegmentFile>> SegmentFile::open(const std::string& path, 
     return make_error(header.error().code, path + ": " + header.error().context);
   }
   file->header_ = std::move(*header);
+  // A copy under another name: two segments of one number, or a number whose name is taken.
+  if (std::filesystem::path(path).filename() != file_name(file->header_.number)) {
+    return make_error(Errc::invalid_argument,
+                      path + ": by its header it is " + file_name(file->header_.number));
+  }
   // Whoever believes the header's sizes may then read as much.
   const SegmentShape& shape = file->header_.shape;
   if (shape.value_bytes <= 0 || shape.value_bytes > status.st_size || shape.slots <= 0 ||

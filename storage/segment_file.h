@@ -17,7 +17,8 @@ class SegmentFile {
   /// Errors: io_error naming file and reason.
   static Result<std::unique_ptr<SegmentFile>> create(const std::string& directory,
                                                      const SegmentHeader& header);
-  /// Errors: io_error, and those of decode_segment_header().
+  /// Errors: io_error, those of decode_segment_header(), and invalid_argument for what is no regular file, is shorter than
+  /// its header says, or has another segment's name.
   static Result<std::unique_ptr<SegmentFile>> open(const std::string& path, bool writable);
   ~SegmentFile();
   SegmentFile(const SegmentFile&) = delete;

@@ -18,8 +18,9 @@ Status check_directory(const std::string& directory) {
 SegmentSummary summarise(const std::string& path) {
   SegmentSummary summary;
   summary.path = path;
-  std::error_code ignored;
-  summary.file_bytes = static_cast<int64_t>(std::filesystem::file_size(path, ignored));
+  std::error_code none;  // a directory has no size, nor has a link that leads nowhere
+  const auto bytes = std::filesystem::file_size(path, none);
+  summary.file_bytes = none ? 0 : static_cast<int64_t>(bytes);
   const auto file = SegmentFile::open(path, false);
   if (!file) {
     summary.problem = file.error().context;
@@ -115,11 +116,12 @@ Result<CollectReport> collect_segments(const std::string& directory,
         !unusable && options.older_than_s && segment.newest_s + *options.older_than_s < now;
     const bool too_much = options.max_bytes && left > *options.max_bytes;
     if (!unusable && !old && !too_much) continue;
+    std::error_code stays;
+    if (!options.dry_run) std::filesystem::remove(segment.path, stays);
+    if (stays) continue;
     left -= segment.file_bytes;
     report.freed_bytes += segment.file_bytes;
     report.removed.push_back(segment.path);
-    std::error_code ignored;
-    if (!options.dry_run) std::filesystem::remove(segment.path, ignored);
   }
   report.kept_bytes = left;
   return report;

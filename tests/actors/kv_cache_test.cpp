@@ -402,6 +402,17 @@ TEST_P(KvCacheTest, ADirectoryThatCannotBeHadIsDoneWithout) {
   EXPECT_TRUE(eventually([&] { return usage().blocks == 3; }));
 }
 
+// As a full one does: that is not a disk that is merely behind.
+TEST_P(KvCacheTest, ADiskThatRefusesWritesCountsAsFailing) {
+  with_disk(10);
+  // There can be no first segment.
+  directory_.write("blocks/segment-0000000000000001.seg", "");
+  caf::anon_send(cache_, blocks(1, 4));
+  EXPECT_TRUE(eventually([&] { return usage().disk_errors >= 1; }));
+  EXPECT_EQ(usage().blocks, 3);
+  EXPECT_EQ(usage().disk_written_blocks, 0);
+}
+
 // What blocks of another model or layout are does not matter: they go.
 TEST_P(KvCacheTest, BlocksOfAnotherIdentityAreNotFound) {
   caf::scoped_actor self(system_);

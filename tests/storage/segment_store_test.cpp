@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <thread>
 
+#include "storage/segment_inspect.h"
 #include "tests/storage/store_fixture.h"
 
 namespace cedar::storage {
@@ -155,6 +158,56 @@ TEST_P(SegmentStoreTest, AnotherIdentityNeverHits) {
   EXPECT_EQ(store->stats().values, 0);
   EXPECT_EQ(store->stats().foreign, 1);
   EXPECT_EQ(bytes_on_disk(options_.directory), 0);
+}
+
+// Two files of one number count twice against the limit and are one segment; a copy may also have the next segment's name.
+TEST_P(SegmentStoreTest, CopiesOfASegmentAreRemoved) {
+  options_.max_bytes = 8 << 20;
+  {
+    const auto store = open(options_);
+    put(*store, 0, 10);
+  }
+  const std::string only = segment_paths(options_.directory).front();
+  for (int copy = 2; copy < 20; ++copy) {
+    char name[64];
+    std::snprintf(name, sizeof name, "/segment-%016x.seg", copy);
+    std::filesystem::copy_file(only, options_.directory + name);
+  }
+  const auto store = open(options_);
+  EXPECT_EQ(store->stats().foreign, 18);
+  EXPECT_EQ(store->stats().segments, 1);
+  EXPECT_EQ(store->stats().bytes, bytes_on_disk(options_.directory));
+  for (uint64_t i = 0; i < 10; ++i) expect(*store, i);
+  put(*store, 10, 200);  // more segments
+  expect(*store, 199);
+}
+
+// What is no file of the store's costs neither its values nor its start, nor what a link leads to.
+TEST_P(SegmentStoreTest, LinksPipesAndDirectoriesAreNoSegments) {
+  {
+    const auto store = open(options_);
+    put(*store, 0, 10);
+  }
+  const std::string elsewhere = options_.directory + "-elsewhere";
+  std::filesystem::copy(options_.directory, elsewhere);
+  const auto path = [this](const std::string& name) {
+    return options_.directory + "/segment-" + name + ".seg";
+  };
+  std::filesystem::create_symlink(elsewhere + "/segment-0000000000000001.seg", path("link"));
+  std::filesystem::create_symlink("/nowhere", path("nowhere"));
+  std::filesystem::create_directories(path("full") + "/of files");
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  const auto listed = list_segments(options_.directory);
+  ASSERT_TRUE(listed.has_value());
+  EXPECT_EQ(
+      std::count_if(listed->begin(), listed->end(),
+                    [](const SegmentSummary& segment) { return segment.problem.has_value(); }),
+      4);
+  const auto store = open(options_);
+  ASSERT_NE(store, nullptr);
+  for (uint64_t i = 0; i < 10; ++i) expect(*store, i);
+  EXPECT_EQ(bytes_on_disk(elsewhere), bytes_on_disk(options_.directory));
+  EXPECT_TRUE(std::filesystem::exists(path("full") + "/of files"));
 }
 
 TEST_P(SegmentStoreTest, OneProcessAtATime) {
