@@ -7,6 +7,7 @@
 #include <boost/beast/http.hpp>
 
 #include <chrono>
+#include <list>
 #include <thread>
 #include <utility>
 
@@ -26,12 +27,17 @@ constexpr std::chrono::milliseconds kAcceptPause{100};
 /// One exchange on one connection.
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
-  Exchange(tcp::socket socket, const NodePageSources& sources, int64_t& open,
+  Exchange(tcp::socket socket, const NodePageSources& sources, std::list<Exchange*>& open,
            std::chrono::milliseconds timeout)
       : stream_(std::move(socket)), sources_(sources), open_(open), timeout_(timeout) {
-    ++open_;
+    place_ = open_.insert(open_.end(), this);
   }
-  ~Exchange() { --open_; }
+  ~Exchange() { forget(); }
+  /// What it waits for fails.
+  void close() {
+    forget();
+    stream_.close();
+  }
 
   void run() {
     parser_.header_limit(kMaxHeaderBytes);
@@ -77,12 +83,17 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     }
   }
 
+  void forget() {
+    if (place_ != open_.end()) open_.erase(std::exchange(place_, open_.end()));
+  }
+
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_;
   http::request_parser<http::empty_body> parser_;
   Response response_;
   const NodePageSources& sources_;
-  int64_t& open_;
+  std::list<Exchange*>& open_;
+  std::list<Exchange*>::iterator place_;
   std::chrono::milliseconds timeout_;
 };
 
@@ -91,7 +102,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 struct NodePage::Impl {
   NodePageOptions options;
   NodePageSources sources;
-  int64_t open = 0;  // connections; outlives them, as they die with `io`
+  std::list<Exchange*> open;  // the oldest first; outlives them, as they die with `io`
   asio::io_context io{1};
   tcp::acceptor acceptor{io};
   asio::steady_timer pause{io};
@@ -125,7 +136,11 @@ Status NodePage::Impl::listen() {
 void NodePage::Impl::accept() {
   acceptor.async_accept([this](beast::error_code error, tcp::socket socket) {
     if (error == asio::error::operation_aborted) return;
-    if (!error && open < options.max_connections) {
+    if (!error) {
+      // The oldest had the most time to say what it wants. Refusing the new one instead would let a few silent clients keep
+      // probes away, and a node be restarted for it.
+      const auto many = static_cast<int64_t>(open.size());
+      if (many >= options.max_connections) open.front()->close();
       std::make_shared<Exchange>(std::move(socket), sources, open,
                                  std::chrono::milliseconds(options.timeout_ms))
           ->run();

@@ -53,7 +53,23 @@ TEST_F(NodePageTest, RefusesWhatItDoesNotTake) {
   EXPECT_EQ(test::get(page_->port(), "/livez")->status, 200);
 }
 
-TEST_F(NodePageTest, WhoSaysNothingIsCutAndWhoIsTooMuchIsRefused) {
+// Probes come through: a node would be restarted without them.
+TEST_F(NodePageTest, SilentClientsKeepNobodyAway) {
+  page_.reset();
+  options_.timeout_ms = 600'000;
+  SetUp();
+  std::vector<std::unique_ptr<test::Socket>> silent;
+  for (int64_t i = 0; i < 3 * options_.max_connections; ++i) {
+    silent.push_back(std::make_unique<test::Socket>(page_->port()));
+    silent.back()->send("GET /livez HT");
+  }
+  const auto reply = test::get(page_->port(), "/livez");
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->status, 200);
+  EXPECT_TRUE(silent.front()->closed_by_peer(std::chrono::seconds(30)));
+}
+
+TEST_F(NodePageTest, WhoSaysNothingIsCut) {
   std::vector<std::unique_ptr<test::Socket>> silent;
   for (int64_t i = 0; i < options_.max_connections; ++i) {
     silent.push_back(std::make_unique<test::Socket>(page_->port()));
