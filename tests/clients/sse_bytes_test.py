@@ -90,6 +90,12 @@ def delta(fields, reason=b"null", index=0):
     return (b'{"index":%d,"delta":' % index + fields + b',"logprobs":null,"finish_reason":' + reason + b"}")
 
 
+def without_hits(data):
+    """What a cache found of a prompt that was asked before depends on what has arrived there by now."""
+    counts = rb'"(prompt_cache_(hit|miss)_tokens|cached_tokens|cached_tokens_disk|replayed_tokens)":\d+|"resume":"\w+"'
+    return re.sub(counts, b"C", data)
+
+
 class SseBytesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -129,10 +135,8 @@ class SseBytesTest(unittest.TestCase):
             connection.send("/v1/chat/completions", {**CHAT, "stream_options": {"include_usage": True}})
             connection.take_until(b"\r\n\r\n")
             data = masked(b"".join(connection.take_chunks()))
-            usage = re.sub(rb'"prompt_cache_hit_tokens":\d+|"prompt_cache_miss_tokens":\d+|"cached_tokens":\d+', b"C", self.usage)
-            data = re.sub(rb'"prompt_cache_hit_tokens":\d+|"prompt_cache_miss_tokens":\d+|"cached_tokens":\d+', b"C", data)
-            self.assertEqual(data, b"".join(self.expected(b',"usage":null')) + chunk(b"", usage=b',"usage":' + usage)
-                             + b"data: [DONE]\n\n")
+            expected = b"".join(self.expected(b',"usage":null')) + chunk(b"", usage=b',"usage":' + self.usage)
+            self.assertEqual(without_hits(data), without_hits(expected + b"data: [DONE]\n\n"))
 
     def test_http_1_0_gets_no_chunks(self):
         with Connection(self.server.port) as connection:

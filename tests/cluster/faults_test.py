@@ -84,6 +84,7 @@ class Faults(unittest.TestCase):
             self.skipTest("needs a network that can be cut")
         with self.cluster(FAR) as cluster:
             encoder = self.break_while_reading(cluster, self.network.cut)
+            cluster.nodes["gw"].wait_log("node left node=" + encoder)
             self.network.mend(encoder)
             cluster.nodes[encoder].wait_log("registered gateway=gw", 2)
             cluster.wait_idle()
