@@ -1,5 +1,7 @@
 #include "config/cluster_config.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -38,6 +40,11 @@ NodeSettings node_defaults(const ServeConfig& serve) {
 
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
+}
+bool is_ip_address(const std::string& host) {
+  in6_addr bytes{};  // room for either
+  return ::inet_pton(AF_INET, host.c_str(), &bytes) == 1 ||
+         ::inet_pton(AF_INET6, host.c_str(), &bytes) == 1;
 }
 bool is_wildcard(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
 
@@ -128,9 +135,7 @@ class ClusterChecker : public SettingsChecker {
       complain("device", "must be cpu, cuda or cuda:N, got " + toml_string(node.device));
     }
     check_index_service(node);
-    if (!node.metrics.empty() && !parse_host_port(node.metrics)) {
-      complain("metrics", "must be host:port, got " + toml_string(node.metrics));
-    }
+    if (!node.metrics.empty()) check_page(node);
     if (node.has("gateway")) {
       check_address(node, "control", node.control, false);
       if (node.http_port != 0) {
@@ -221,6 +226,20 @@ class ClusterChecker : public SettingsChecker {
     if (!is_loopback(address->host) && config_.cluster.secret_file.empty()) {
       complain(key, "is " + toml_string(text) +
                         ": a cluster over a network needs cluster.secret_file, which is \"\"");
+    }
+  }
+
+  void check_page(const NodeSettings& node) {
+    const auto address = parse_host_port(node.metrics);
+    if (!address) return complain("metrics", "must be host:port, got " + toml_string(node.metrics));
+    if (address->host != "localhost" && !is_ip_address(address->host)) {
+      return complain("metrics", "must have an IP address or localhost for its host, got " +
+                                     toml_string(node.metrics));
+    }
+    // Nodes that others reach may be on machines of their own, with the same loopback address each.
+    const auto data = parse_host_port(node.data);
+    if (data && is_loopback(data->host) && address->port != 0 && !is_pattern(node.name)) {
+      claim(node, "metrics", address->host + ':' + std::to_string(address->port));
     }
   }
 

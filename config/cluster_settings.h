@@ -83,7 +83,7 @@ void visit_node_settings(Node& n, Visitor& v) {
             "instead of actors.cache_disk_mib");
   v.integer("window_cache_mib", n.window_cache_mib, 0, kMany, "instead of actors.window_cache_mib");
   v.text("metrics", n.metrics,
-         "host:port of a page with /metrics, /livez and /ready, for a node without a gateway; "
+         "address:port of a page with /metrics, /livez and /ready, for a node without a gateway; "
          "empty: none");
   v.text("http_host", n.http_host, "instead of http.host");
   v.integer("http_port", n.http_port, 0, 65535, "instead of http.port");

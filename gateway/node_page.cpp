@@ -115,7 +115,8 @@ struct NodePage::Impl {
 
 Status NodePage::Impl::listen() {
   beast::error_code error;
-  const auto address = asio::ip::make_address(options.host, error);
+  const auto address =
+      asio::ip::make_address(options.host == "localhost" ? "127.0.0.1" : options.host, error);
   if (error) {
     return make_error(Errc::invalid_argument,
                       "host: must be an IP address, got \"" + options.host + '"');

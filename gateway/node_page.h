@@ -12,7 +12,7 @@
 namespace cedar::gateway {
 
 struct NodePageOptions {
-  std::string host;  // an IP address
+  std::string host;  // an IP address, or localhost
   uint16_t port = 0;
   int64_t max_connections = 32;  // the oldest is closed for one more
   int64_t timeout_ms = 5000;     // of one exchange

@@ -133,6 +133,18 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:0\"\n"
                      "metrics = \"9400\""),
                 "node x.metrics must be host:port, got \"9400\""},
+        BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:0\"\n"
+                     "metrics = \"a-host:9400\""),
+                "node x.metrics must have an IP address or localhost for its host, got "
+                "\"a-host:9400\""},
+        BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:0\"\n"
+                     "metrics = \"127.0.0.1:7501\""),
+                "node x.metrics is \"127.0.0.1:7501\", which is d1.data, too"},
+        BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:0\"\n"
+                     "metrics = \"127.0.0.1:9400\"") +
+                    "\n[[node]]\nname = \"y\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:0\"\n"
+                    "metrics = \"127.0.0.1:9400\"\n",
+                "node y.metrics is \"127.0.0.1:9400\", which is x.metrics, too"},
         BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"0.0.0.0:1\""),
                 "node x.data must be an address that other nodes can reach, got \"0.0.0.0:1\""},
         BadCase{node("name = \"x\"\nroles = [\"encoder\"]\ndata = \"127.0.0.1:7501\""),

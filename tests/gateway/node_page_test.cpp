@@ -93,7 +93,7 @@ TEST(NodePage, AnAddressThatCannotBeHadIsNamed) {
   const auto bad = NodePage::start({"no-address", 0}, {});
   ASSERT_FALSE(bad.has_value());
   EXPECT_THAT(bad.error().context, HasSubstr("no-address"));
-  auto first = NodePage::start({"127.0.0.1", 0}, {});
+  auto first = NodePage::start({"localhost", 0}, {});
   ASSERT_TRUE(first.has_value());
   EXPECT_EQ(NodePage::start({"127.0.0.1", (*first)->port()}, {}).error().code, Errc::io_error);
 }
