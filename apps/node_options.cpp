@@ -145,11 +145,12 @@ Result<actors::ClusterNodeOptions> node_options(const config::ClusterConfig& c,
     options.data.listen_host = data.host;
     options.data.listen_port = data.port;
   }
-  options.data.spin_rounds = static_cast<uint32_t>(c.data.spin_rounds);
-  options.data.ping_interval_ms = static_cast<uint32_t>(c.data.ping_interval_ms);
-  options.data.ping_timeout_ms = static_cast<uint32_t>(c.data.ping_timeout_ms);
-  options.ucx.tls = c.data.transports;
-  options.ucx.net_devices = c.data.devices;
+  const config::DataSettings plane = c.data_settings(node);
+  options.data.spin_rounds = static_cast<uint32_t>(plane.spin_rounds);
+  options.data.ping_interval_ms = static_cast<uint32_t>(plane.ping_interval_ms);
+  options.data.ping_timeout_ms = static_cast<uint32_t>(plane.ping_timeout_ms);
+  options.ucx.tls = plane.transports;
+  options.ucx.net_devices = plane.devices;
   const config::ServeConfig serve = c.serve_config(node);
   CEDAR_TRY(const Device device, parse_device(node.device));
   const int threads =

@@ -301,6 +301,13 @@ std::vector<const NodeSettings*> ClusterConfig::gateways_of(const NodeSettings& 
   return gateways;
 }
 
+DataSettings ClusterConfig::data_settings(const NodeSettings& node) const {
+  DataSettings settings = data;
+  const auto address = parse_host_port(node.data);
+  if (settings.devices.empty() && address && is_loopback(address->host)) settings.devices = "lo";
+  return settings;
+}
+
 ServeConfig ClusterConfig::serve_config(const NodeSettings& node) const {
   ServeConfig config = serve;
   config.model.directory = node.model_directory;

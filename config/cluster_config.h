@@ -97,6 +97,9 @@ struct ClusterConfig {
   std::vector<const NodeSettings*> gateways_of(const NodeSettings& node) const;
   /// The settings of `cedar serve` with what `node` overrides.
   ServeConfig serve_config(const NodeSettings& node) const;
+  /// [data] for a node. Without `devices`, one whose address is on the loopback gets that device alone: others that this
+  /// machine has, bridges of containers say, may go while they are used.
+  DataSettings data_settings(const NodeSettings& node) const;
 };
 
 struct HostPort {

@@ -23,8 +23,6 @@ import prometheus
 
 ALERTS = set(re.findall(r"- alert: (\w+)", open(prometheus.RULES, encoding="utf-8").read()))
 ENGINE = '[engine]\nthreads = 1\nprefill_chunk_tokens = 128\nengram = "service"\nindex_service_min_tokens = 512\n'
-# UCX would choose any device, such as a bridge of another test that goes again.
-LOOPBACK = '[data]\ndevices = "lo"\n'
 NODES = {"gw": ["gateway"], "e1": ["encoder"], "e2": ["encoder"], "d1": ["decoder"], "n1": ["engram"], "i1": ["indexer"],
          "c1": ["cache"]}
 LATE = {"CedarFirstTokenBudgetBurns", "CedarInterTokenBudgetBurns"}  # true on a machine with too much else to do
@@ -133,8 +131,6 @@ def stuttering(node, stopped_s, running_s):
 @contextlib.contextmanager
 def watched(nodes=None, settings=ENGINE, **more):
     """A cluster and its Prometheus."""
-    if "[data]" not in settings:
-        settings += LOOPBACK
     with harness.Cluster(PROGRAM, harness.DEMO, nodes or NODES, settings, pages=True, **more) as cluster:
         with prometheus.Prometheus(targets(cluster)) as watch:
             harness.eventually(lambda: len(watch.query("up == 1")) == len(cluster.pages), "every page is scraped")
@@ -220,7 +216,7 @@ class Monitoring(unittest.TestCase):
     def test_3_answers_that_are_late(self):
         nodes = {"gw": ["gateway"], "e1": ["encoder"], "d1": ["decoder"]}
         patient = {"lost_after_ms": 60000}
-        settings = "[engine]\nthreads = 1\n" + LOOPBACK + "ping_timeout_ms = 60000\n"
+        settings = "[engine]\nthreads = 1\n" + "[data]\nping_timeout_ms = 60000\n"
         with watched(nodes, settings, cluster=patient) as (cluster, watch):
             # The objectives are 5 s to the first token and 250 ms between two.
             with Load(cluster, 2, lambda i: prompt(200, seed=i), 8), stuttering(cluster.nodes["e1"], 5.5, 0.3):

@@ -52,6 +52,19 @@ TEST(ClusterConfig, NodesHaveTheSharedSettingsUnlessTheyOverrideThem) {
   EXPECT_EQ(config->find("nobody"), nullptr);
 }
 
+// Otherwise UCX takes any device, such as a bridge of containers that goes while it is used.
+TEST(ClusterConfig, NodesOnTheLoopbackUseItsDeviceUnlessToldOtherwise) {
+  auto config = parse_cluster_config(kNodes, "c.toml");
+  ASSERT_TRUE(config) << config.error().message();
+  NodeSettings node = *config->find("e1");
+  EXPECT_EQ(config->data_settings(node).devices, "lo");
+  node.data = "10.1.2.3:7500";
+  EXPECT_EQ(config->data_settings(node).devices, "");
+  node.data = "localhost:7500";
+  config->data.devices = "eth1";
+  EXPECT_EQ(config->data_settings(node).devices, "eth1");
+}
+
 TEST(ClusterConfig, NodesRegisterWithEveryGatewayOrWithThoseNamed) {
   const auto config = parse_cluster_config(kNodes + R"(gateways = ["g2"]
 [[node]]
