@@ -15,6 +15,13 @@ Status check_directory(const std::string& directory) {
   return make_error(Errc::not_found, "no directory " + directory);
 }
 
+/// A store that works lets segments go, also between a look at the directory and one at the file.
+bool is_gone(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::symlink_status(path, ignored).type() ==
+         std::filesystem::file_type::not_found;
+}
+
 SegmentSummary summarise(const std::string& path) {
   SegmentSummary summary;
   summary.path = path;
@@ -50,7 +57,10 @@ SegmentSummary summarise(const std::string& path) {
 Result<std::vector<SegmentSummary>> list_segments(const std::string& directory) {
   CEDAR_CHECK_OK(check_directory(directory));
   std::vector<SegmentSummary> segments;
-  for (const std::string& path : segment_paths(directory)) segments.push_back(summarise(path));
+  for (const std::string& path : segment_paths(directory)) {
+    SegmentSummary summary = summarise(path);
+    if (!summary.problem || !is_gone(path)) segments.push_back(std::move(summary));
+  }
   return segments;
 }
 
@@ -71,6 +81,7 @@ Result<VerifyReport> verify_segments(const std::string& directory,
     }
     ++done;
     const auto file = SegmentFile::open(path, false);
+    if (!file && is_gone(path)) continue;
     if (!file) {
       ++report.unusable;
       find(file.error().context);

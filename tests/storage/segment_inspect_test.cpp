@@ -67,6 +67,23 @@ TEST_F(SegmentInspectTest, VerifyFindsWhatIsDamaged) {
       Errc::cancelled);
 }
 
+TEST_F(SegmentInspectTest, WhatAStoreLetsGoMeanwhileIsNoFinding) {
+  const auto paths = segment_paths(options_.directory);
+  ASSERT_EQ(paths.size(), 2u);
+  const auto report = verify_segments(options_.directory, [&](int64_t done, int64_t) {
+    if (done == 1) std::filesystem::remove(paths[1]);
+    return true;
+  });
+  ASSERT_TRUE(report.has_value());
+  EXPECT_EQ(report->unusable, 0);
+  EXPECT_THAT(report->findings, testing::IsEmpty());
+  EXPECT_GT(report->values, 0);
+  // A link to what never was is one.
+  std::filesystem::create_symlink(paths[1], options_.directory + "/segment-link.seg");
+  EXPECT_EQ(verify_segments(options_.directory, {})->unusable, 1);
+  EXPECT_TRUE(list_segments(options_.directory)->back().problem.has_value());
+}
+
 TEST_F(SegmentInspectTest, CollectRemovesWhatItIsToldTo) {
   foreign_file();
   CollectOptions collect;
