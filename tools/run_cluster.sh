@@ -107,6 +107,9 @@ status=0
 $cedar chat --url "ws://127.0.0.1:$port/v1/stream" --file "$document" "$question" || status=$?
 echo
 if [ -n "$watcher" ] && [ $status -eq 0 ]; then
+  echo "The same document again, which the cache has now: Show error E9118"
+  $cedar chat --url "ws://127.0.0.1:$port/v1/stream" --file "$document" 'Show error E9118' || status=$?
+  echo
   echo "Load: 24 prompts of 1,540 tokens, answers of 10, four at a time"
   $cedar bench serve --url "ws://127.0.0.1:$port" --requests 24 --concurrency 4 --prompt-tokens 1540 --answer-tokens 10 \
     >"$work/load.log" || status=$?
