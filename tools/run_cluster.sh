@@ -88,7 +88,7 @@ until ready; do
   tries=$((tries + 1))
   # shellcheck disable=SC2086
   if ! kill -0 $nodes 2>/dev/null || [ $tries -ge 120 ]; then
-    echo "cluster: it did not come up on port $port (PORT=... and CONTROL_PORT=... pick others)" >&2
+    echo "cluster: it did not come up on port $port (PORT, CONTROL_PORT, METRICS_PORT: others)" >&2
     tail -n 3 "$work"/*.log >&2
     exit 1
   fi
@@ -106,6 +106,11 @@ seen() {
 status=0
 $cedar chat --url "ws://127.0.0.1:$port/v1/stream" --file "$document" "$question" || status=$?
 echo
+if [ -n "$watcher" ] && ! kill -0 "$watcher" 2>/dev/null; then
+  echo "cluster: goes on without Prometheus, which ended (PROMETHEUS_PORT=... picks another port):" >&2
+  tail -n 1 "$work/prometheus.log" >&2
+  watcher=
+fi
 if [ -n "$watcher" ] && [ $status -eq 0 ]; then
   echo "The same document again, which the cache has now: Show error E9118"
   $cedar chat --url "ws://127.0.0.1:$port/v1/stream" --file "$document" 'Show error E9118' || status=$?
