@@ -199,7 +199,8 @@ TEST_P(DecoderPipelineTest, GoldenAndOtherPromptsWriteWhatOneProcessWrites) {
   for (const size_t length : {1, 2, 35, 36, 37, 71, 72, 73, 101, 144}) {
     requests.push_back(prompt_of(length));
   }
-  for (const auto& prompt : testing::read_json(testing::golden_path("manifest.json"))["prompts"]) {
+  const auto manifest = testing::read_json(testing::golden_path("manifest.json"));
+  for (const auto& prompt : manifest.at("prompts")) {
     requests.push_back(request_of(prompt.get<Tokens>()));
   }
   std::vector<Sink> sinks;
