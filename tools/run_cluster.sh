@@ -100,7 +100,7 @@ echo "Reading $document ($(wc -l <"$document") lines, $(wc -c <"$document") byte
 echo
 # What Prometheus has of a query with one value.
 seen() {
-  printf '  %-46s %s\n' "$1" "$("$programs/promtool" query instant "http://127.0.0.1:$prometheus_port" "$2" |
+  printf '  %-46s %s\n' "$1" "$("$programs/promtool" query instant "http://127.0.0.1:$prometheus_port" "round($2, 0.001)" |
     sed -e 's/.*=> *//' -e 's/ @.*//')"
 }
 status=0
