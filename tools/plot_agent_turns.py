@@ -6,9 +6,9 @@
 Left: where the tokens of each turn's prompts came from. Right: the time to the first token, with and without a cache. Needs
 matplotlib.
 """
-import argparse
-import json
 import sys
+
+import result_picture
 
 PARTS = [("memory_tokens", "from memory", "#3b6ea5"), ("disk_tokens", "from disk", "#9bb8d3"),
          ("replayed_tokens", "cached, computed again", "#e0b04f"), ("new_tokens", "computed", "#c8553d")]
@@ -50,32 +50,15 @@ def draw(panels, report):
         axes.legend(fontsize=7, loc="upper left", ncol=2)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("result", help="file written by --json")
-    parser.add_argument("-o", "--output", required=True, help="picture to write")
-    options = parser.parse_args()
-    try:
-        with open(options.result, encoding="utf-8") as f:
-            report = json.load(f)
-        if report.get("benchmark") != "agent_turns":
-            raise ValueError(f"{options.result}: not a result of bench/cluster/agent_turns.py")
-    except (OSError, ValueError) as error:
-        print(f"plot_agent_turns: {error}", file=sys.stderr)
-        return 1
-
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+def picture(pyplot, report):
     figure, panels = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
     draw(panels, report)
     figure.suptitle(f"{report['sessions']} sessions, {report['prompt_tokens']:,} prompt tokens, "
                     f"{report['read_per_written']:.0f} read for one written; load {report['load_at_start']:.1f}; "
                     f"{report['machine'] or 'machine not named'}, {report['date'][:10]}", fontsize=9)
-    figure.savefig(options.output, dpi=110)
-    return 0
+    return figure
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(result_picture.main(__doc__, "bench/cluster/agent_turns.py",
+                                 lambda report: report.get("benchmark") == "agent_turns", picture))

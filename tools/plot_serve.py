@@ -7,9 +7,9 @@ Left: the share of tokens that came later than a time, for each run. Right: the 
 sees whether readers that do not read, whose buffers are full after a while, change anything for the others. Needs
 matplotlib.
 """
-import argparse
-import json
 import sys
+
+import result_picture
 
 COLOURS = ["#3b6ea5", "#c8553d"]
 
@@ -43,32 +43,15 @@ def draw(panels, report):
         axes.grid(alpha=0.3)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("result", help="file written by --json")
-    parser.add_argument("-o", "--output", required=True, help="picture to write")
-    options = parser.parse_args()
-    try:
-        with open(options.result, encoding="utf-8") as f:
-            report = json.load(f)
-        if report.get("benchmark") != "serve" or report.get("kind") != "synthetic":
-            raise ValueError(f"{options.result}: not a result of `cedar bench serve --synthetic`")
-    except (OSError, ValueError) as error:
-        print(f"plot_serve: {error}", file=sys.stderr)
-        return 1
-
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+def picture(pyplot, report):
     figure, panels = pyplot.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     draw(panels, report)
     first = report["runs"][0]
     figure.suptitle(f"{report['machine']}; {first['tokens_per_s']:,.0f} tokens/s on WebSockets, "
                     f"{report['tokens_per_s_of_a_stream']:g} of each answer", fontsize=9)
-    figure.savefig(options.output, dpi=130)
-    return 0
+    return figure
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(result_picture.main(__doc__, "`cedar bench serve --synthetic`",
+                                 lambda report: report.get("benchmark") == "serve" and report.get("kind") == "synthetic", picture))

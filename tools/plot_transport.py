@@ -6,9 +6,9 @@
 One panel per link: the rate of pulls by size beside ucx_perftest's in the same run, with the ratio at each point, and the
 rate of the hand-off of a long prompt as a line. Needs matplotlib.
 """
-import argparse
-import json
 import sys
+
+import result_picture
 
 
 def size_text(size):
@@ -38,32 +38,15 @@ def draw_link(axes, report, handoff):
     axes.grid(alpha=0.3)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("result", help="file written by --json")
-    parser.add_argument("-o", "--output", required=True, help="picture to write")
-    options = parser.parse_args()
-    try:
-        with open(options.result, encoding="utf-8") as f:
-            report = json.load(f)
-        if report.get("benchmark") != "transport":
-            raise ValueError(f"{options.result}: not a result of `cedar bench transport`")
-    except (OSError, ValueError) as error:
-        print(f"plot_transport: {error}", file=sys.stderr)
-        return 1
-
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+def picture(pyplot, report):
     figure, panels = pyplot.subplots(1, len(report["handoffs"]), figsize=(5.5 * len(report["handoffs"]), 4.2),
                                      squeeze=False, layout="constrained")
     for axes, handoff in zip(panels[0], report["handoffs"]):
         draw_link(axes, report, handoff)
     figure.suptitle(f"{report['machine']}; numbers at the points: share of ucx_perftest in the same run", fontsize=9)
-    figure.savefig(options.output, dpi=130)
-    return 0
+    return figure
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(result_picture.main(__doc__, "`cedar bench transport`",
+                                 lambda report: report.get("benchmark") == "transport", picture))
