@@ -4,11 +4,7 @@
 #include "actors/decoder_face.h"
 #include "actors/decoder_part.h"
 #include "actors/decoder_wire.h"
-#include "actors/service_directory.h"
-#include "engine/engine.h"
-#include "tests/actors/handoff_fixture.h"
-#include "tests/support/test_model.h"
-#include "transport/calls.h"
+#include "tests/actors/pipeline_fixture.h"
 
 namespace cedar::actors {
 namespace {
@@ -16,56 +12,19 @@ namespace {
 using namespace std::chrono_literals;
 using Tokens = std::vector<TokenId>;
 
-class DecoderPipelineTest : public HandoffFixture {
+class DecoderPipelineTest : public PipelineFixture<DecoderPart> {
  protected:
-  struct Rank {
-    Node* node = nullptr;
-    std::unique_ptr<transport::Calls> calls;
-    std::unique_ptr<DecoderPart> part;  // null at the face
-  };
-
-  static engine::EngineOptions options() {
-    engine::EngineOptions options = testing::test_options();
-    options.prefill_chunk_tokens = 40;
-    options.kv_pool_blocks = kBlocks;
-    return options;
-  }
-  PipelinePlace place(size_t rank) const {
-    PipelinePlace place;
-    place.name = "writer";
-    for (size_t i = 0; i + 1 < cuts_.size(); ++i) place.ranks.push_back({cuts_[i], cuts_[i + 1]});
-    place.rank = rank;
-    place.depth = place.ranks.size();
-    return place;
-  }
+  DecoderPipelineTest() : PipelineFixture("writer", 0) {}
 
   void TearDown() override {
     for (const auto& node : nodes_) end(node->decoder);
-    for (const auto& rank : ranks_) rank->calls->shutdown();
-    for (const auto& rank : ranks_) rank->part.reset();
-    HandoffFixture::TearDown();
+    PipelineFixture::TearDown();
   }
 
-  Rank& add_rank(size_t number, uint64_t generation = 1) {
-    ranks_.push_back(std::make_unique<Rank>());
-    Rank& rank = *ranks_.back();
-    rank.calls = std::make_unique<transport::Calls>();
-    change_options_ = [&](transport::TransportOptions& data) {
-      data.identity.generation = generation;
-      rank.calls->install(data);
-    };
-    rank.node = &add_node();
-    change_options_ = {};
-    rank.calls->attach(rank.node->transport());
-    rank.node->plane.calls = rank.calls.get();
-    rank.node->plane.directory = &directory_;
-    rank.node->script->blocks = kBlocks;
-    const PipelinePlace here = place(number);
-    engine::Runtime runtime{engine::EngineOptions{}};
-    const auto model = *engine::load_model(testing::mini_path(), model::Role::decoder,
-                                           runtime.context(), {}, here.ranks[number]);
-    if (number == 0) {
-      const DecoderFaceSetup setup{model, engine::local_engram_source(model), options(),
+  void start(Rank& rank, const PipelinePlace& here) override {
+    const auto model = load(model::Role::decoder, here);
+    if (here.is_face()) {
+      const DecoderFaceSetup setup{model, engine::local_engram_source(model), rank_options(),
                                    rank.node->plane, here};
       rank.node->decoder = system_->spawn<DecoderStage, caf::detached>(
           DecoderStageSetup{[setup] { return make_decoder_face(setup); },
@@ -75,60 +34,11 @@ class DecoderPipelineTest : public HandoffFixture {
                             nullptr});
       EXPECT_TRUE(test::eventually([&] { return rank.node->board->decoder_free_blocks > 0; }));
     } else {
-      auto part = DecoderPart::start(rank.node->plane,
-                                     {model, engine::local_engram_source(model), options(), here});
+      auto part = DecoderPart::start(
+          rank.node->plane, {model, engine::local_engram_source(model), rank_options(), here});
       EXPECT_TRUE(part.has_value()) << part.error().message();
       rank.part = std::move(*part);
     }
-    return rank;
-  }
-  /// What a gateway would list.
-  void list(const std::vector<Rank*>& parts) {
-    std::vector<DirectoryEntry> entries;
-    for (const Rank* rank : parts) {
-      entries.push_back({"part-" + std::to_string(rank->node->plane.endpoint.node),
-                         rank->node->plane.endpoint,
-                         {rank->part->description()}});
-    }
-    directory_.update("gateway", std::move(entries));
-  }
-  /// Face first.
-  std::vector<Rank*> add_pipeline(std::vector<LayerId> cuts) {
-    cuts_ = std::move(cuts);
-    std::vector<Rank*> ranks;
-    for (size_t i = 0; i + 1 < cuts_.size(); ++i) ranks.push_back(&add_rank(i));
-    list({ranks.begin() + 1, ranks.end()});
-    return ranks;
-  }
-  Node& add_real_encoder() {
-    static const auto model = testing::load_for_test(testing::mini_path(), model::Role::encoder);
-    Node& node = add_node();
-    engine::EngineOptions own = options();
-    own.block_memory = node.memory;
-    node.script->blocks = own.kv_pool_blocks;
-    const auto make = [own]() -> Result<std::unique_ptr<EncoderEngine>> {
-      CEDAR_TRY(auto engine,
-                engine::PrefillEngine::create(model, engine::local_engram_source(model), own));
-      return as_stage_engine(std::move(engine));
-    };
-    node.encoder = system_->spawn<EncoderStage, caf::detached>(
-        EncoderStageSetup{make, node.memory, node.plane, node.board, nullptr});
-    EXPECT_TRUE(test::eventually([&] { return node.board->encoder_free_blocks > 0; }));
-    return node;
-  }
-  Node& add_real_decoder() {
-    Node& node = add_node();
-    node.script->blocks = kBlocks;
-    const auto make = []() -> Result<std::unique_ptr<DecoderEngine>> {
-      CEDAR_TRY(auto engine, engine::DecodeEngine::create(
-                                 testing::mini_model(),
-                                 engine::local_engram_source(testing::mini_model()), options()));
-      return as_stage_engine(std::move(engine));
-    };
-    node.decoder = system_->spawn<DecoderStage, caf::detached>(
-        DecoderStageSetup{make, node.plane, node.board, {}, nullptr});
-    EXPECT_TRUE(test::eventually([&] { return node.board->decoder_free_blocks > 0; }));
-    return node;
   }
 
   static GenerateRequest request_of(Tokens prompt, int64_t tokens = 10) {
@@ -142,14 +52,11 @@ class DecoderPipelineTest : public HandoffFixture {
     return request;
   }
   static GenerateRequest prompt_of(size_t length, int64_t tokens = 10) {
-    std::mt19937 random(static_cast<uint32_t>(length));
-    Tokens prompt;
-    while (prompt.size() < length) prompt.push_back(static_cast<TokenId>(random() % 1200));
-    return request_of(std::move(prompt), tokens);
+    return request_of(RemoteEnginesTest::prompt_of(length).decode.prompt, tokens);
   }
   /// Tokens, and their log-probabilities: these differ wherever anything does.
-  static std::pair<Tokens, std::vector<float>> one_process(const GenerateRequest& request) {
-    auto engine = engine::Engine::create(testing::mini_model(), options());
+  std::pair<Tokens, std::vector<float>> answer_of_one_process(const GenerateRequest& request) {
+    auto engine = engine::Engine::create(testing::mini_model(), options_);
     EXPECT_TRUE(engine.has_value());
     std::pair<Tokens, std::vector<float>> answer;
     const auto submitted =
@@ -161,11 +68,11 @@ class DecoderPipelineTest : public HandoffFixture {
     while (!(*engine)->idle()) EXPECT_TRUE((*engine)->step().has_value());
     return answer;
   }
-  static void expect_one_process(const Sink& sink, const GenerateRequest& request) {
+  void expect_one_process(const Sink& sink, const GenerateRequest& request) {
     const auto end = sink->wait_end(60s);
     ASSERT_TRUE(end);
     ASSERT_FALSE(end->error) << end->error->message();
-    EXPECT_EQ(std::pair(sink->tokens(), sink->logprobs()), one_process(request));
+    EXPECT_EQ(std::pair(sink->tokens(), sink->logprobs()), answer_of_one_process(request));
   }
   /// Of all ranks that live.
   void expect_ranks_level() {
@@ -176,17 +83,12 @@ class DecoderPipelineTest : public HandoffFixture {
         if (rank->node->transport().stats().leases_live != 0) return false;
         if (!rank->part) continue;
         const DecoderPartLoad load = rank->part->load();
-        if (load.sequences != 0 || load.free_blocks != kBlocks) return false;
+        if (load.sequences != 0 || load.free_blocks != blocks_) return false;
       }
       return true;
     };
     EXPECT_TRUE(test::eventually(level, 20s));
   }
-
-  static constexpr int64_t kBlocks = 64;
-  std::vector<LayerId> cuts_;
-  ServiceDirectory directory_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
 };
 INSTANTIATE_TEST_SUITE_P(Backends, DecoderPipelineTest, ::testing::ValuesIn(handoff_backends()),
                          [](const auto& backend) { return backend.param.name; });
@@ -228,7 +130,7 @@ TEST_P(DecoderPipelineTest, CancelledAnswersLeaveNothingInAnyRank) {
   const auto ranks = add_pipeline({0, 4, 7, 11});
   Node& encoder = add_real_encoder();
   // All of them have room at a time, and none can come to its end while the others begin.
-  constexpr int64_t kEach = kBlocks / 4;
+  const int64_t kEach = blocks_ / 4;
   const int64_t tokens = kEach * testing::mini_model()->layout.block_tokens - 64;
   std::vector<Sink> sinks;
   for (size_t i = 0; i < 4; ++i) {
@@ -247,10 +149,10 @@ TEST_P(DecoderPipelineTest, CancelledAnswersLeaveNothingInAnyRank) {
   for (size_t i = 1; i < 4; ++i) expect_cancelled(i);
   // What they held is free everywhere while the first answer goes on.
   const auto only_the_first = [&] {
-    if (ranks[0]->node->board->decoder_free_blocks != kBlocks - kEach) return false;
+    if (ranks[0]->node->board->decoder_free_blocks != blocks_ - kEach) return false;
     return std::all_of(ranks.begin() + 1, ranks.end(), [&](const Rank* rank) {
       const DecoderPartLoad load = rank->part->load();
-      return load.sequences == 1 && load.free_blocks == kBlocks - kEach;
+      return load.sequences == 1 && load.free_blocks == blocks_ - kEach;
     });
   };
   EXPECT_TRUE(test::eventually(only_the_first, 20s));
@@ -286,7 +188,7 @@ TEST_P(DecoderPipelineTest, ALostRankCostsNoAnswerThatAnotherDecoderCanWrite) {
   const auto next = prompt_of(77);
   expect_one_process(submit(encoder, *ranks[0]->node, next), next);
   const auto level = [&] {
-    return ranks[0]->node->board->decoder_free_blocks == kBlocks &&
+    return ranks[0]->node->board->decoder_free_blocks == blocks_ &&
            back.part->load().sequences == 0;
   };
   EXPECT_TRUE(test::eventually(level, 20s));

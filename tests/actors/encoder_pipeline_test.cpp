@@ -6,11 +6,7 @@
 
 #include "actors/encoder_face.h"
 #include "actors/encoder_part.h"
-#include "actors/service_directory.h"
-#include "engine/engine.h"
-#include "tests/actors/handoff_fixture.h"
-#include "tests/support/test_model.h"
-#include "transport/calls.h"
+#include "tests/actors/pipeline_fixture.h"
 
 namespace cedar::actors {
 namespace {
@@ -63,148 +59,36 @@ class GatedEngram final : public engine::EngramSource {
   std::set<std::vector<int64_t>> announced_;
 };
 
-class EncoderPipelineTest : public HandoffFixture {
+struct WithEngram {
+  std::shared_ptr<GatedEngram> engram;
+};
+
+class EncoderPipelineTest : public PipelineFixture<EncoderPart, WithEngram> {
  protected:
-  struct Rank {
-    Node* node = nullptr;
-    std::unique_ptr<transport::Calls> calls;
-    std::shared_ptr<GatedEngram> engram;
-    std::unique_ptr<EncoderPart> part;  // null at the face
-  };
+  EncoderPipelineTest() : PipelineFixture("reader", 3) {}
 
-  static engine::EngineOptions options(int64_t blocks = 64) {
-    engine::EngineOptions options = testing::test_options();
-    options.prefill_chunk_tokens = 40;
-    options.kv_pool_blocks = blocks;
-    return options;
-  }
-  PipelinePlace place(size_t rank) const {
-    PipelinePlace place;
-    place.name = "reader";
-    for (size_t i = 0; i + 1 < cuts_.size(); ++i) place.ranks.push_back({cuts_[i], cuts_[i + 1]});
-    place.rank = rank;
-    place.depth = 3;
-    return place;
-  }
-  static std::shared_ptr<const engine::LoadedModel> load(model::LayerRange range) {
-    engine::Runtime runtime{engine::EngineOptions{}};
-    return *engine::load_model(testing::mini_path(), model::Role::encoder, runtime.context(), {},
-                               range);
-  }
-
-  void TearDown() override {
-    for (const auto& rank : ranks_) rank->calls->shutdown();
-    for (const auto& rank : ranks_) rank->part.reset();
-    HandoffFixture::TearDown();
-  }
-
-  Rank& add_rank(size_t number, uint64_t generation = 1) {
-    ranks_.push_back(std::make_unique<Rank>());
-    Rank& rank = *ranks_.back();
-    rank.calls = std::make_unique<transport::Calls>();
-    change_options_ = [&](transport::TransportOptions& data) {
-      data.identity.generation = generation;
-      rank.calls->install(data);
-    };
-    rank.node = &add_node();
-    change_options_ = {};
-    rank.calls->attach(rank.node->transport());
-    rank.node->plane.calls = rank.calls.get();
-    rank.node->plane.directory = &directory_;
-    rank.node->script->blocks = blocks_;
-    const PipelinePlace here = place(number);
-    const auto model = load(here.ranks[number]);
+  void start(Rank& rank, const PipelinePlace& here) override {
+    const auto model = load(model::Role::encoder, here);
     rank.engram = std::make_shared<GatedEngram>(model);
-    if (number == 0) {
-      auto face = make_face_engine(model, rank.engram, options(blocks_));
+    if (here.is_face()) {
+      auto face = make_face_engine(model, rank.engram, rank_options());
       EXPECT_TRUE(face.has_value()) << face.error().message();
       rank.node->encoder = EncoderStageActor(system_->spawn<EncoderFace, caf::detached>(
           EncoderFaceSetup{face->make, rank.node->plane, here, rank.node->board, nullptr}));
       EXPECT_TRUE(test::eventually([&] { return rank.node->board->encoder_free_blocks > 0; }));
     } else {
-      auto part =
-          EncoderPart::start(rank.node->plane, {model, rank.engram, options(blocks_), here});
+      auto part = EncoderPart::start(rank.node->plane, {model, rank.engram, rank_options(), here});
       EXPECT_TRUE(part.has_value()) << part.error().message();
       rank.part = std::move(*part);
     }
-    return rank;
-  }
-  /// What a gateway would list.
-  void list(const std::vector<Rank*>& parts) {
-    std::vector<DirectoryEntry> entries;
-    for (const Rank* rank : parts) {
-      entries.push_back({"part-" + std::to_string(rank->node->plane.endpoint.node),
-                         rank->node->plane.endpoint,
-                         {rank->part->description()}});
-    }
-    directory_.update("gateway", std::move(entries));
-  }
-  /// Face first.
-  std::vector<Rank*> add_pipeline(std::vector<LayerId> cuts) {
-    cuts_ = std::move(cuts);
-    std::vector<Rank*> ranks;
-    for (size_t i = 0; i + 1 < cuts_.size(); ++i) ranks.push_back(&add_rank(i));
-    list({ranks.begin() + 1, ranks.end()});
-    return ranks;
-  }
-  Node& add_real_encoder() {
-    static const auto model = testing::load_for_test(testing::mini_path(), model::Role::encoder);
-    Node& node = add_node();
-    engine::EngineOptions own = options();
-    own.block_memory = node.memory;
-    node.script->blocks = own.kv_pool_blocks;
-    const auto make = [own]() -> Result<std::unique_ptr<EncoderEngine>> {
-      CEDAR_TRY(auto engine,
-                engine::PrefillEngine::create(model, engine::local_engram_source(model), own));
-      return as_stage_engine(std::move(engine));
-    };
-    node.encoder = system_->spawn<EncoderStage, caf::detached>(
-        EncoderStageSetup{make, node.memory, node.plane, node.board, nullptr});
-    EXPECT_TRUE(test::eventually([&] { return node.board->encoder_free_blocks > 0; }));
-    return node;
-  }
-  Node& add_real_decoder() {
-    Node& node = add_node();
-    node.script->blocks = options().kv_pool_blocks;
-    const auto make = []() -> Result<std::unique_ptr<DecoderEngine>> {
-      CEDAR_TRY(auto engine, engine::DecodeEngine::create(
-                                 testing::mini_model(),
-                                 engine::local_engram_source(testing::mini_model()), options()));
-      return as_stage_engine(std::move(engine));
-    };
-    node.decoder = system_->spawn<DecoderStage, caf::detached>(
-        DecoderStageSetup{make, node.plane, node.board, {}, nullptr});
-    EXPECT_TRUE(test::eventually([&] { return node.board->decoder_free_blocks > 0; }));
-    return node;
   }
 
   static GenerateRequest request_of(Tokens prompt) {
-    GenerateRequest request;
+    GenerateRequest request = prompt_of(0);
     request.decode.prompt = std::move(prompt);
-    request.decode.max_new_tokens = 6;
-    request.decode.sampling.temperature = 0;
-    request.decode.ignore_eos = true;
     return request;
   }
-  static GenerateRequest prompt_of(size_t length) {
-    std::mt19937 random(static_cast<uint32_t>(length));
-    Tokens prompt;
-    while (prompt.size() < length) prompt.push_back(static_cast<TokenId>(random() % 1200));
-    return request_of(std::move(prompt));
-  }
-  static Tokens one_process(const GenerateRequest& request) {
-    auto engine = engine::Engine::create(testing::mini_model(), options());
-    EXPECT_TRUE(engine.has_value());
-    Tokens tokens;
-    EXPECT_TRUE(
-        (*engine)
-            ->submit(request.decode, {},
-                     [&](const engine::TokenEvent& event) { tokens.push_back(event.token.token); })
-            .has_value());
-    while (!(*engine)->idle()) EXPECT_TRUE((*engine)->step().has_value());
-    return tokens;
-  }
-  static void expect_one_process(const Sink& sink, const GenerateRequest& request) {
+  void expect_one_process(const Sink& sink, const GenerateRequest& request) {
     const auto end = sink->wait_end(60s);
     ASSERT_TRUE(end);
     ASSERT_FALSE(end->error) << end->error->message();
@@ -226,11 +110,6 @@ class EncoderPipelineTest : public HandoffFixture {
     };
     EXPECT_TRUE(test::eventually(level, 20s));
   }
-
-  int64_t blocks_ = 64;
-  std::vector<LayerId> cuts_;
-  ServiceDirectory directory_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
 };
 INSTANTIATE_TEST_SUITE_P(Backends, EncoderPipelineTest, ::testing::ValuesIn(handoff_backends()),
                          [](const auto& backend) { return backend.param.name; });
