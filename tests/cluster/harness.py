@@ -34,9 +34,12 @@ def eventually(condition, what, deadline_s=DEADLINE_S):
         time.sleep(0.02)
 
 
+given_ports = set()
+
+
 def free_port():
     """One that no outgoing connection is given: the kernel's own choice could be taken again before the node that is to
-    listen there has started."""
+    listen there has started. Never the same twice: one whose node has not started yet looks free."""
     with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as f:
         lowest = int(f.read().split()[0])
     for _ in range(100):
@@ -46,7 +49,10 @@ def free_port():
                 s.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return s.getsockname()[1]
+            port = s.getsockname()[1]
+            if port not in given_ports:
+                given_ports.add(port)
+                return port
     raise AssertionError("no port is free")
 
 
